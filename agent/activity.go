@@ -1,0 +1,187 @@
+package agent
+
+import "encoding/json"
+
+// Activity names a Temporal activity and fixes its input and output types, so that the workflow that calls it and the
+// worker that registers it are both checked by the compiler.
+type Activity[In, Out any] string
+
+// The activities of a run.
+const (
+	CallPlanner   Activity[PlannerCall, PlannerReply] = "CallPlanner"
+	CallModel     Activity[ModelCall, ModelReply]     = "CallModel"
+	CallTool      Activity[ToolCall, Reply]           = "CallTool"
+	Record        Activity[RecordCall, RecordReply]   = "Record"
+	SettleCommand Activity[SettleCall, SettleReply]   = "SettleCommand"
+	Finish        Activity[FinishCall, FinishReply]   = "Finish"
+)
+
+// WorkflowName is the name of the run workflow in Temporal.
+const WorkflowName = "AgentExecution"
+
+// RunInput starts an execution of a run. It carries ids, limits and the shape of the plan, never content.
+type RunInput struct {
+	RunID          string `json:"run_id"`
+	ConversationID string `json:"conversation_id"`
+	Epoch          int    `json:"epoch"`
+	Agent          string `json:"agent"`
+	Mode           Mode   `json:"mode"`
+	Limits         Limits `json:"limits"`
+	// Plan is set when the plan is on record already: brought by the caller, or made before a resume.
+	Plan *Shape `json:"plan,omitempty"`
+	// State is where the record stands: zero but for the start events at first, the fold at a resume.
+	State State `json:"state"`
+}
+
+// RunOutput is what a finished execution leaves in Temporal.
+type RunOutput struct {
+	Status   Status `json:"status"`
+	Sequence int64  `json:"sequence_number"`
+}
+
+// Fact is something that only the workflow knows on its way to the ledger. Facts of one execution are numbered from 1
+// and carried by every activity until one has acknowledged them.
+type Fact struct {
+	No     int             `json:"no"`
+	Type   EventType       `json:"type"`
+	NodeID string          `json:"node_id,omitempty"`
+	Data   json.RawMessage `json:"data,omitempty"`
+}
+
+// Scope names the execution an activity works for and carries its facts.
+type Scope struct {
+	RunID string `json:"run_id"`
+	Epoch int    `json:"epoch"`
+	Facts []Fact `json:"facts,omitempty"`
+}
+
+// Call is what the activities of all commands have in common.
+type Call struct {
+	Scope
+	CommandID string `json:"command_id"`
+	NodeID    string `json:"node_id"`
+	// NodeIndex is the node's place in the plan.
+	NodeIndex int `json:"node_index"`
+	// Schedule counts the activities this execution has scheduled; with the epoch it fences older ones.
+	Schedule int `json:"schedule_no"`
+	// Opens: the first command of its node, so that node_started goes before it.
+	Opens bool `json:"opens,omitempty"`
+	// Ends: committing this command ends its node.
+	Ends    bool     `json:"ends,omitempty"`
+	Timeout Duration `json:"timeout"`
+}
+
+// PlannerCall asks for the task graph of a run.
+type PlannerCall struct {
+	Call
+}
+
+// ModelCall asks for one answer of a model: of an llm node when Turn is 0, else of that turn of a react loop.
+type ModelCall struct {
+	Call
+	Turn int `json:"turn,omitempty"`
+}
+
+// ToolCall asks for one execution of a tool. The arguments are in the plan, or in the answer of the model command
+// FromCommand at position FromIndex.
+type ToolCall struct {
+	Call
+	Tool        string `json:"tool"`
+	FromCommand string `json:"from_command,omitempty"`
+	FromIndex   int    `json:"from_index,omitempty"`
+}
+
+// Outcome is what became of a command.
+type Outcome string
+
+const (
+	OutcomeCommitted Outcome = "committed"
+	OutcomeFailed    Outcome = "failed"
+	OutcomeInDoubt   Outcome = "in_doubt"
+	OutcomeAborted   Outcome = "aborted"
+	// OutcomeUnknown: nothing is on record; SettleCommand has fenced the schedule, and the command may be scheduled again.
+	OutcomeUnknown Outcome = "unknown"
+)
+
+// Reply is what an activity tells the workflow of its command: the outcome and where the record holds it.
+type Reply struct {
+	Outcome Outcome `json:"outcome"`
+	// Sequence is the number of the event that decided the outcome, Hash and Bytes describe the recorded result.
+	Sequence int64  `json:"sequence_number,omitempty"`
+	Hash     string `json:"hash,omitempty"`
+	Bytes    int    `json:"bytes,omitempty"`
+	Preview  string `json:"preview,omitempty"`
+	Error    *Error `json:"error,omitempty"`
+}
+
+// ToolRequest is a tool call that a model's turn asks for, as far as the workflow has to know it.
+type ToolRequest struct {
+	Tool    string      `json:"tool"`
+	Effect  EffectClass `json:"effect_class"`
+	Timeout Duration    `json:"timeout,omitempty"`
+}
+
+// ModelReply is the reply of CallModel.
+type ModelReply struct {
+	Reply
+	// Tools are the calls the model asked for, in its order.
+	Tools []ToolRequest `json:"tools,omitempty"`
+}
+
+// PlannerReply is the reply of CallPlanner.
+type PlannerReply struct {
+	Reply
+	Plan *Shape `json:"plan,omitempty"`
+}
+
+// RecordCall writes facts when no command is due to carry them.
+type RecordCall struct {
+	Scope
+}
+
+// RecordReply acknowledges facts.
+type RecordReply struct {
+	Sequence int64 `json:"sequence_number"`
+}
+
+// SettleCall asks what became of a command whose activity ended in an error.
+type SettleCall struct {
+	Call
+	// Reason is why the activity is given up.
+	Reason *Error `json:"reason,omitempty"`
+}
+
+// SettleReply is the reply of SettleCommand, with what the model and planner activities would have told.
+type SettleReply struct {
+	Reply
+	Tools []ToolRequest `json:"tools,omitempty"`
+	Plan  *Shape        `json:"plan,omitempty"`
+}
+
+// FinishCall ends an execution: it settles open commands and writes the terminal event.
+type FinishCall struct {
+	Scope
+	Status Status `json:"status"`
+	// OutputCommand is the command whose result is the run's final output.
+	OutputCommand string `json:"output_command,omitempty"`
+	Error         *Error `json:"error,omitempty"`
+}
+
+// FinishReply tells the number of the terminal event.
+type FinishReply struct {
+	Status   Status `json:"status"`
+	Sequence int64  `json:"sequence_number"`
+}
+
+// CancelSignal is the name of the signal that asks a run to stop.
+const CancelSignal = "cancel"
+
+// Intent is what a signal carries: the id of the outbox row, by which a run drops what it has seen.
+type Intent struct {
+	ID     int64  `json:"id"`
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// StateQuery is the name of the workflow query that shows where a run stands.
+const StateQuery = "state"

@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Reserved node ids: the planner, the appended final answer, and the one node of a react run.
+const (
+	PlanNodeID   = "plan"
+	AnswerNodeID = "answer"
+	MainNodeID   = "main"
+)
+
+// CommandKind says what kind of side effect a command is.
+type CommandKind string
+
+const (
+	PlanCommand  CommandKind = "plan"
+	ModelCommand CommandKind = "llm"
+	ToolCommand  CommandKind = "tool"
+)
+
+// TurnCommandID names the model call of a loop's turn: node#turn, turns counting from 1.
+func TurnCommandID(nodeID string, turn int) string {
+	return nodeID + "#" + strconv.Itoa(turn)
+}
+
+// TurnToolCommandID names a tool call of a turn: node#turn.index, indexes counting from 0.
+func TurnToolCommandID(nodeID string, turn, index int) string {
+	return TurnCommandID(nodeID, turn) + "." + strconv.Itoa(index)
+}
+
+// RetryCommandID names the command of a node's try: the node id at first, node~2 at the second try.
+func RetryCommandID(nodeID string, try int) string {
+	if try <= 1 {
+		return nodeID
+	}
+	return nodeID + "~" + strconv.Itoa(try)
+}
+
+// CommandNodeID gives the node a command belongs to.
+func CommandNodeID(commandID string) string {
+	if i := strings.IndexAny(commandID, "#~/"); i >= 0 {
+		return commandID[:i]
+	}
+	return commandID
+}
+
+// IdempotencyKey is what an effect sends along so that the other side can tell a repetition. It never contains an attempt.
+func IdempotencyKey(runID, commandID string) string { return runID + "/" + commandID }
+
+// CommandState is the state of a command's row in the ledger.
+type CommandState string
+
+const (
+	// Dispatched: an effect may be at work under the row's owner until the lease is over.
+	Dispatched CommandState = "dispatched"
+	// Released: the last dispatch is known not to count; the command may be dispatched again.
+	Released CommandState = "released"
+	// Fenced: a schedule was given up before it began; only a newer schedule may dispatch.
+	Fenced CommandState = "fenced"
+	// Committed: the result is on record. Final.
+	Committed CommandState = "committed"
+	// CommandFailed: a definite failure is on record. Final within its epoch.
+	CommandFailed CommandState = "failed"
+	// CommandAborted: the run was cancelled and the effect is known not to count. Final within its epoch.
+	CommandAborted CommandState = "aborted"
+	// CommandInDoubt: the effect may have taken place; a person, or a late result, decides.
+	CommandInDoubt CommandState = "in_doubt"
+)
+
+// Dispatch names one try of Temporal to execute a command: which execution of the run, which scheduling of the
+// command's activity, and which attempt of that activity.
+type Dispatch struct {
+	Epoch    int   `json:"epoch"`
+	Schedule int   `json:"schedule_no"`
+	Attempt  int32 `json:"attempt"`
+}
+
+// Before reports whether d was scheduled before o.
+func (d Dispatch) Before(o Dispatch) bool {
+	if d.Epoch != o.Epoch {
+		return d.Epoch < o.Epoch
+	}
+	if d.Schedule != o.Schedule {
+		return d.Schedule < o.Schedule
+	}
+	return d.Attempt < o.Attempt
+}

@@ -1,0 +1,279 @@
+package agent
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// EventType is the canonical name of an event in the ledger.
+type EventType string
+
+// The events of the ledger. Streams may show them under other names.
+const (
+	RunStarted        EventType = "run_started"
+	PlanStarted       EventType = "plan_started"
+	PlanGenerated     EventType = "plan_generated"
+	PlanRevised       EventType = "plan_revised"
+	PolicyDecided     EventType = "policy_decided"
+	NodeStarted       EventType = "node_started"
+	NodeFinished      EventType = "node_finished"
+	NodeFailed        EventType = "node_failed"
+	NodeSkipped       EventType = "node_skipped"
+	CommandEmitted    EventType = "command_emitted"
+	CommandCommitted  EventType = "command_committed"
+	CommandFailedType EventType = "command_failed"
+	CommandAbortType  EventType = "command_aborted"
+	CommandDoubtType  EventType = "command_in_doubt"
+	CommandResolved   EventType = "command_resolved"
+	CommandReopened   EventType = "command_reopened"
+	AttemptDiscarded  EventType = "attempt_discarded"
+	Progress          EventType = "progress"
+	CheckpointSaved   EventType = "checkpoint_saved"
+	ApprovalRequested EventType = "approval_requested"
+	ApprovalResolved  EventType = "approval_resolved"
+	InputReceived     EventType = "input_received"
+	LimitReachedType  EventType = "limit_reached"
+	RunPaused         EventType = "run_paused"
+	RunUnpaused       EventType = "run_unpaused"
+	RunReopened       EventType = "run_reopened"
+	RunForked         EventType = "run_forked"
+	TimerFired        EventType = "timer_fired"
+	UUIDRecorded      EventType = "uuid_recorded"
+	RandomRecorded    EventType = "random_recorded"
+	HTTPRecorded      EventType = "http_recorded"
+	MessageAdded      EventType = "message_added"
+	RunCompleted      EventType = "run_completed"
+	RunFailed         EventType = "run_failed"
+	RunCancelled      EventType = "run_cancelled"
+)
+
+// Terminal reports whether an event of this type ends its epoch of a run.
+func (t EventType) Terminal() bool {
+	return t == RunCompleted || t == RunFailed || t == RunCancelled
+}
+
+// EventTypes lists every event type, in the order above.
+func EventTypes() []EventType {
+	return []EventType{
+		RunStarted, PlanStarted, PlanGenerated, PlanRevised, PolicyDecided, NodeStarted, NodeFinished, NodeFailed,
+		NodeSkipped, CommandEmitted, CommandCommitted, CommandFailedType, CommandAbortType, CommandDoubtType,
+		CommandResolved, CommandReopened, AttemptDiscarded, Progress, CheckpointSaved, ApprovalRequested,
+		ApprovalResolved, InputReceived, LimitReachedType, RunPaused, RunUnpaused, RunReopened, RunForked, TimerFired,
+		UUIDRecorded, RandomRecorded, HTTPRecorded, MessageAdded, RunCompleted, RunFailed, RunCancelled,
+	}
+}
+
+// Event is one entry of a conversation's log, as streams and pages show it.
+type Event struct {
+	// Sequence is the position in the conversation, from 1, without gaps.
+	Sequence       int64     `json:"sequence_number"`
+	Type           EventType `json:"event_type"`
+	ConversationID string    `json:"conversation_id"`
+	RunID          string    `json:"run_id,omitempty"`
+	RootRunID      string    `json:"root_run_id,omitempty"`
+	MessageID      string    `json:"message_id,omitempty"`
+	NodeID         string    `json:"node_id,omitempty"`
+	CommandID      string    `json:"command_id,omitempty"`
+	// Attempt is the command's dispatch number.
+	Attempt   int             `json:"attempt,omitempty"`
+	CreatedAt time.Time       `json:"created_at"`
+	Data      json.RawMessage `json:"data"`
+	// Epoch is the execution of the run that wrote the event.
+	Epoch int `json:"-"`
+}
+
+// The payloads of events, their "data".
+type (
+	// RunStartedData opens a run.
+	RunStartedData struct {
+		Input       string          `json:"input"`
+		Agent       string          `json:"agent"`
+		Mode        Mode            `json:"mode"`
+		Model       ModelRef        `json:"model"`
+		Epoch       int             `json:"epoch"`
+		RequestID   string          `json:"request_id"`
+		SessionID   string          `json:"session_id,omitempty"`
+		Limits      Limits          `json:"limits"`
+		Metadata    json.RawMessage `json:"metadata,omitempty"`
+		Attachments []string        `json:"attachments,omitempty"`
+		// Offline says that the scripted model answers, because no key is set.
+		Offline bool `json:"offline_model,omitempty"`
+	}
+
+	// PlanStartedData says who makes the plan: "planner", "caller" or "react".
+	PlanStartedData struct {
+		Source string    `json:"source"`
+		Model  *ModelRef `json:"planner_model,omitempty"`
+	}
+
+	// PlanGeneratedData is the plan itself.
+	PlanGeneratedData struct {
+		Source     string    `json:"source"`
+		TaskGraph  *Plan     `json:"task_graph"`
+		Hash       string    `json:"plan_hash"`
+		Model      *ModelRef `json:"planner_model,omitempty"`
+		PromptHash string    `json:"planner_prompt_hash,omitempty"`
+	}
+
+	// NodeStartedData opens a node.
+	NodeStartedData struct {
+		Kind  NodeKind `json:"kind"`
+		Tool  string   `json:"tool,omitempty"`
+		Index int      `json:"node_index"`
+	}
+
+	// NodeFinishedData ends a node that gave an output.
+	NodeFinishedData struct {
+		Index int `json:"node_index"`
+		// ResultCommand is the command whose result is the node's.
+		ResultCommand string `json:"result_command"`
+		Output        Value  `json:"output"`
+	}
+
+	// NodeFailedData ends a node that gave an error. Handled: the plan goes on without its output.
+	NodeFailedData struct {
+		Index   int    `json:"node_index"`
+		Error   *Error `json:"error"`
+		Handled bool   `json:"handled,omitempty"`
+	}
+
+	// NodeSkippedData ends a node that was never started.
+	NodeSkippedData struct {
+		Index  int    `json:"node_index"`
+		Reason string `json:"reason"`
+	}
+
+	// CommandEmittedData precedes the first execution of a command.
+	CommandEmittedData struct {
+		Kind      CommandKind `json:"kind"`
+		Tool      string      `json:"tool,omitempty"`
+		Model     *ModelRef   `json:"model,omitempty"`
+		Effect    EffectClass `json:"effect_class"`
+		InputHash string      `json:"input_hash"`
+		// Input is what a tool is called with.
+		Input          *Value    `json:"input,omitempty"`
+		IdempotencyKey string    `json:"idempotency_key"`
+		Deadline       time.Time `json:"deadline"`
+	}
+
+	// CommandCommittedData puts a command's result on record. The bytes stand beside the event.
+	CommandCommittedData struct {
+		Kind      CommandKind `json:"kind"`
+		Tool      string      `json:"tool,omitempty"`
+		Hash      string      `json:"result_hash"`
+		Output    Value       `json:"output"`
+		LatencyMS int64       `json:"latency_ms"`
+		// Turn is set for the model call of a loop's turn.
+		Turn int `json:"turn,omitempty"`
+		// What follows is of llm commands.
+		Finish string          `json:"finish_reason,omitempty"`
+		Usage  json.RawMessage `json:"usage,omitempty"`
+		Model  string          `json:"model,omitempty"`
+		Tools  []string        `json:"tool_calls,omitempty"`
+	}
+
+	// CommandFailedData puts a definite failure on record.
+	CommandFailedData struct {
+		Kind      CommandKind `json:"kind"`
+		Tool      string      `json:"tool,omitempty"`
+		Error     *Error      `json:"error"`
+		LatencyMS int64       `json:"latency_ms,omitempty"`
+	}
+
+	// CommandAbortedData says that a command was stopped and does not count.
+	CommandAbortedData struct {
+		Kind   CommandKind `json:"kind"`
+		Tool   string      `json:"tool,omitempty"`
+		Reason string      `json:"reason"`
+	}
+
+	// CommandInDoubtData says that nobody knows whether an effect took place.
+	CommandInDoubtData struct {
+		Kind   CommandKind `json:"kind"`
+		Tool   string      `json:"tool,omitempty"`
+		Reason string      `json:"reason"`
+	}
+
+	// AttemptDiscardedData says that what a dispatch did does not count, and when the next one may begin.
+	AttemptDiscardedData struct {
+		Reason string `json:"reason"`
+		// RetryAfterMS is the pause before the next dispatch.
+		RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
+	}
+
+	// CheckpointSavedData names a checkpoint; the state stands in the checkpoint's row.
+	CheckpointSavedData struct {
+		CheckpointID string         `json:"checkpoint_id"`
+		Type         CheckpointType `json:"checkpoint_type"`
+		Step         int            `json:"step_number"`
+	}
+
+	// MessageAddedData is a message of the conversation.
+	MessageAddedData struct {
+		Role    MessageRole `json:"role"`
+		Content string      `json:"content"`
+	}
+
+	// RunCompletedData ends a run that answered.
+	RunCompletedData struct {
+		FinalOutput string `json:"final_output"`
+		Summary     string `json:"summary,omitempty"`
+		Steps       int    `json:"steps"`
+	}
+
+	// RunFailedData ends a run that did not.
+	RunFailedData struct {
+		Error *Error `json:"error"`
+	}
+
+	// RunCancelledData ends a run that was stopped.
+	RunCancelledData struct {
+		Reason string `json:"reason,omitempty"`
+		By     string `json:"by,omitempty"`
+	}
+)
+
+// CheckpointType says where in the flow a checkpoint was taken.
+type CheckpointType string
+
+const (
+	NodeBoundary CheckpointType = "node_boundary"
+	LLMComplete  CheckpointType = "llm_complete"
+	ToolStart    CheckpointType = "tool_start"
+	ToolComplete CheckpointType = "tool_complete"
+)
+
+// Bounds of what an event shows of a value.
+const (
+	maxInlineBytes  = 4096
+	maxPreviewBytes = 512
+)
+
+// Value is a result or an input as an event shows it: whole when it is small, else its size and a preview.
+type Value struct {
+	Bytes int `json:"bytes"`
+	// JSON is the whole value when it is small.
+	JSON json.RawMessage `json:"json,omitempty"`
+	// Preview is the beginning of a value that is not.
+	Preview string `json:"preview,omitempty"`
+}
+
+// ShowValue makes the Value of a JSON document.
+func ShowValue(doc json.RawMessage) Value {
+	if len(doc) <= maxInlineBytes {
+		return Value{Bytes: len(doc), JSON: doc}
+	}
+	return Value{Bytes: len(doc), Preview: Preview(string(doc), maxPreviewBytes)}
+}
+
+// Preview cuts text to at most limit bytes at a rune boundary and marks the cut.
+func Preview(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	cut := limit
+	for cut > 0 && text[cut]&0xC0 == 0x80 {
+		cut--
+	}
+	return text[:cut] + "…"
+}

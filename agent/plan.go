@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"encoding/json"
+)
+
+// NodeKind says what a node of a plan does.
+type NodeKind string
+
+const (
+	// LLMNode asks a model once.
+	LLMNode NodeKind = "llm"
+	// ToolNode calls a tool once.
+	ToolNode NodeKind = "tool"
+	// ReactNode lets a model call tools in turns until it answers. It is the one node of a react run; plans cannot name it.
+	ReactNode NodeKind = "react"
+)
+
+// OnError says what a node's failure means for its plan.
+type OnError string
+
+const (
+	// OnErrorFail fails the run. It is the default.
+	OnErrorFail OnError = "fail"
+	// OnErrorContinue goes on: dependents run and may refer to the error.
+	OnErrorContinue OnError = "continue"
+	// OnErrorSkip goes on without the nodes that depend on this one.
+	OnErrorSkip OnError = "skip_dependents"
+)
+
+// Retry says how often a node is tried when its command failed for good.
+type Retry struct {
+	MaxAttempts int `json:"max_attempts"`
+}
+
+// Node is a unit of a plan.
+type Node struct {
+	ID   string   `json:"id"`
+	Kind NodeKind `json:"kind"`
+	// Tool and Args belong to tool nodes; Args is a JSON object that may hold references.
+	Tool string          `json:"tool,omitempty"`
+	Args json.RawMessage `json:"args,omitempty"`
+	// Prompt and Inputs belong to llm nodes; the values of Inputs may hold references.
+	Prompt string                     `json:"prompt,omitempty"`
+	Inputs map[string]json.RawMessage `json:"inputs,omitempty"`
+	// DependsOn are the nodes that must have ended before this one starts. A reference implies the dependency.
+	DependsOn      []string `json:"depends_on,omitempty"`
+	ExpectedOutput string   `json:"expected_output,omitempty"`
+	Timeout        Duration `json:"timeout,omitempty"`
+	Retry          *Retry   `json:"retry,omitempty"`
+	OnError        OnError  `json:"on_error,omitempty"`
+}
+
+// Plan is a task graph: what a planner or a caller writes, and, once compiled, what the record keeps.
+type Plan struct {
+	Nodes []Node `json:"nodes"`
+	// Constraints are what the planner wants the executor to hold to, in words.
+	Constraints []string `json:"constraints,omitempty"`
+}
+
+// Node finds a node by id.
+func (p *Plan) Node(id string) (*Node, bool) {
+	for i := range p.Nodes {
+		if p.Nodes[i].ID == id {
+			return &p.Nodes[i], true
+		}
+	}
+	return nil, false
+}
+
+// Shape is a compiled plan as the workflow needs it: the graph without its content.
+type Shape struct {
+	Nodes []ShapeNode `json:"nodes"`
+}
+
+// ShapeNode is a node of a Shape. Dependencies are indexes into Shape.Nodes.
+type ShapeNode struct {
+	ID        string      `json:"id"`
+	Kind      NodeKind    `json:"kind"`
+	Tool      string      `json:"tool,omitempty"`
+	Effect    EffectClass `json:"effect_class"`
+	DependsOn []int       `json:"depends_on,omitempty"`
+	Timeout   Duration    `json:"timeout"`
+	Tries     int         `json:"tries,omitempty"`
+	OnError   OnError     `json:"on_error,omitempty"`
+}
+
+// Final is the index of the node whose output is the run's final output: the last one of a compiled plan.
+func (s *Shape) Final() int { return len(s.Nodes) - 1 }
+
+// Bounds of a plan.
+const (
+	MaxPlanNodes    = 200
+	MaxNodeTries    = 10
+	maxNodeTimeout  = Duration(24 * 60 * 60 * 1e9)
+	maxNodeIDLength = 64
+)
+
+// Timeouts of a command when neither node nor tool names one.
+const (
+	DefaultModelTimeout = Duration(60 * 1e9)
+	DefaultToolTimeout  = Duration(300 * 1e9)
+)
+
+// Shape reduces a compiled plan to what the workflow needs. The tools give effect classes and timeouts.
+func (p *Plan) Shape(d *Definition) *Shape {
+	index := make(map[string]int, len(p.Nodes))
+	for i, n := range p.Nodes {
+		index[n.ID] = i
+	}
+	s := &Shape{Nodes: make([]ShapeNode, len(p.Nodes))}
+	for i, n := range p.Nodes {
+		sn := ShapeNode{ID: n.ID, Kind: n.Kind, Tool: n.Tool, Effect: Idempotent, Timeout: n.Timeout, OnError: n.OnError}
+		if n.Retry != nil {
+			sn.Tries = n.Retry.MaxAttempts
+		}
+		fallback := DefaultModelTimeout
+		if n.Kind == ToolNode {
+			fallback = DefaultToolTimeout
+			sn.Effect = External
+			if t, ok := d.Tool(n.Tool); ok {
+				sn.Effect = t.Effect
+				if t.Timeout > 0 {
+					fallback = t.Timeout
+				}
+			}
+		}
+		if sn.Timeout == 0 {
+			sn.Timeout = fallback
+		}
+		for _, dep := range n.DependsOn {
+			sn.DependsOn = append(sn.DependsOn, index[dep])
+		}
+		s.Nodes[i] = sn
+	}
+	return s
+}
+
+// ReactPlan is the plan of a react run: one node, main.
+func ReactPlan() *Plan {
+	return &Plan{Nodes: []Node{{ID: MainNodeID, Kind: ReactNode}}}
+}

@@ -1,0 +1,170 @@
+package agent
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Status is where a run stands.
+type Status string
+
+const (
+	Queued       Status = "queued"        // accepted and durable, not yet started in Temporal
+	Running      Status = "running"       // at work
+	Waiting      Status = "waiting"       // at rest until an approval, a signal or a timer
+	Paused       Status = "paused"        // stopped by an operator at a command boundary
+	InDoubt      Status = "in_doubt"      // nothing can go on until somebody resolves a command in doubt
+	LimitReached Status = "limit_reached" // parked at a limit
+	Stuck        Status = "stuck"         // its Temporal execution cannot make progress
+	Cancelling   Status = "cancelling"    // asked to stop
+	Completed    Status = "completed"
+	FailedStatus Status = "failed"
+	Cancelled    Status = "cancelled"
+)
+
+// Terminal reports whether a run with this status has written its terminal event.
+func (s Status) Terminal() bool {
+	switch s {
+	case Completed, FailedStatus, Cancelled:
+		return true
+	case Queued, Running, Waiting, Paused, InDoubt, LimitReached, Stuck, Cancelling:
+		return false
+	}
+	return false
+}
+
+// Mode says how a run decides what to do next.
+type Mode string
+
+const (
+	// ModePlan makes a task graph first, or is given one, and executes it.
+	ModePlan Mode = "plan"
+	// ModeReact lets a model call tools and read their results until it answers.
+	ModeReact Mode = "react"
+)
+
+// Limits bound a run. Zero means the default.
+type Limits struct {
+	// MaxSteps bounds the model turns of a react run and the nodes of a plan.
+	MaxSteps int `json:"max_steps,omitempty"`
+	// MaxParallel bounds how many nodes, or tool calls of one turn, are at work at once.
+	MaxParallel int `json:"max_parallel,omitempty"`
+	// Timeout is the wall time from run_started.
+	Timeout Duration `json:"timeout,omitempty"`
+}
+
+// Defaults for limits that a definition leaves out.
+const (
+	DefaultMaxSteps    = 50
+	DefaultMaxParallel = 8
+	DefaultRunTimeout  = Duration(time.Hour)
+)
+
+// Or returns l with its zero fields taken from d.
+func (l Limits) Or(d Limits) Limits {
+	if l.MaxSteps == 0 {
+		l.MaxSteps = d.MaxSteps
+	}
+	if l.MaxParallel == 0 {
+		l.MaxParallel = d.MaxParallel
+	}
+	if l.Timeout == 0 {
+		l.Timeout = d.Timeout
+	}
+	return l
+}
+
+// ModelRef names a configured model. Keys and headers stay with the worker; they are never part of a record.
+type ModelRef struct {
+	// Name is the key in the configuration, by which the worker finds the client.
+	Name     string `json:"name"`
+	Provider string `json:"provider"`
+	Model    string `json:"model"`
+}
+
+// ToolRef is a tool as it was when the run was accepted.
+type ToolRef struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	InputSchema json.RawMessage `json:"input_schema"`
+	Effect      EffectClass     `json:"effect_class"`
+	Timeout     Duration        `json:"timeout,omitempty"`
+}
+
+// Definition is an agent, resolved. It is part of the run's record: a later change of the configuration does not touch it.
+type Definition struct {
+	Agent        string    `json:"agent"`
+	Mode         Mode      `json:"mode"`
+	Model        ModelRef  `json:"model"`
+	Instructions string    `json:"instructions,omitempty"`
+	Tools        []ToolRef `json:"tools"`
+	Limits       Limits    `json:"limits"`
+}
+
+// Tool finds a tool of the definition by name.
+func (d *Definition) Tool(name string) (ToolRef, bool) {
+	for _, t := range d.Tools {
+		if t.Name == name {
+			return t, true
+		}
+	}
+	return ToolRef{}, false
+}
+
+// Attachment is something a caller sends along with the input.
+type Attachment struct {
+	Name      string `json:"name"`
+	MediaType string `json:"media_type"`
+	// Text or Data (base64) is the content.
+	Text string `json:"text,omitempty"`
+	Data string `json:"data,omitempty"`
+}
+
+// Run is the record of one agent execution, the part that does not come from events.
+type Run struct {
+	RunID          string          `json:"run_id"`
+	ConversationID string          `json:"conversation_id"`
+	RootRunID      string          `json:"root_run_id"`
+	ParentRunID    string          `json:"parent_run_id,omitempty"`
+	MessageID      string          `json:"message_id"`
+	RequestID      string          `json:"request_id"`
+	SessionID      string          `json:"session_id,omitempty"`
+	Epoch          int             `json:"epoch"`
+	Status         Status          `json:"status"`
+	Input          string          `json:"input"`
+	Attachments    []Attachment    `json:"attachments,omitempty"`
+	Metadata       json.RawMessage `json:"metadata,omitempty"`
+	Definition     Definition      `json:"definition"`
+	// StartSequence is the number of run_started: what the conversation held before it is the history of this run.
+	StartSequence int64      `json:"start_sequence"`
+	FinalOutput   *string    `json:"final_output,omitempty"`
+	Error         *Error     `json:"error,omitempty"`
+	CreatedAt     time.Time  `json:"created_at"`
+	StartedAt     *time.Time `json:"started_at,omitempty"`
+	FinishedAt    *time.Time `json:"finished_at,omitempty"`
+}
+
+// MessageRole says who a message of a conversation is from.
+type MessageRole string
+
+const (
+	UserMessage      MessageRole = "user"
+	AssistantMessage MessageRole = "assistant"
+	ToolMessage      MessageRole = "tool"
+)
+
+// Message is one entry of a conversation's history.
+type Message struct {
+	MessageID string      `json:"message_id"`
+	RunID     string      `json:"run_id"`
+	Role      MessageRole `json:"role"`
+	Content   string      `json:"content"`
+	// ToolCalls is set on an assistant message that asked for tools; ToolCallID and ToolName on the message that answers one.
+	ToolCalls  json.RawMessage `json:"tool_calls,omitempty"`
+	ToolCallID string          `json:"tool_call_id,omitempty"`
+	ToolName   string          `json:"tool_name,omitempty"`
+	CommandID  string          `json:"command_id,omitempty"`
+	// Sequence is the number of the event that brought the message.
+	Sequence  int64     `json:"sequence_number"`
+	CreatedAt time.Time `json:"created_at"`
+}
