@@ -1,0 +1,55 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Blueprint is an agent as the configuration describes it, before its tools are looked up.
+type Blueprint struct {
+	Name         string
+	Mode         Mode
+	Model        ModelRef
+	Instructions string
+	// Tools are names or patterns: "calculator", "everything/*", "*".
+	Tools  []string
+	Limits Limits
+}
+
+// Resolve makes the definition that becomes part of a run's record. The error names the pattern that matches no tool of
+// the catalogue.
+func (b Blueprint) Resolve(catalog []ToolRef) (Definition, error) {
+	d := Definition{
+		Agent: b.Name, Mode: b.Mode, Model: b.Model, Instructions: b.Instructions, Tools: []ToolRef{},
+		Limits: b.Limits.Or(Limits{MaxSteps: DefaultMaxSteps, MaxParallel: DefaultMaxParallel, Timeout: DefaultRunTimeout}),
+	}
+	sorted := slices.SortedFunc(slices.Values(catalog), func(a, b ToolRef) int { return strings.Compare(a.Name, b.Name) })
+	for _, pattern := range b.Tools {
+		matched := false
+		for _, t := range sorted {
+			if !MatchTool(pattern, t.Name) {
+				continue
+			}
+			matched = true
+			if _, have := d.Tool(t.Name); !have {
+				d.Tools = append(d.Tools, t)
+			}
+		}
+		if !matched && pattern != "*" {
+			return Definition{}, fmt.Errorf("agent %s: tools: %q matches no tool that a worker has published", b.Name, pattern)
+		}
+	}
+	return d, nil
+}
+
+// MatchTool reports whether a tool name fits a pattern: the name itself, "prefix/*" for the tools of a server, or "*".
+func MatchTool(pattern, name string) bool {
+	if pattern == "*" {
+		return true
+	}
+	if server, all := strings.CutSuffix(pattern, "/*"); all {
+		return strings.HasPrefix(name, server+"/")
+	}
+	return pattern == name
+}

@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Conversation is a thread of messages and runs with one sequence of events.
+type Conversation struct {
+	ConversationID string    `json:"conversation_id"`
+	Title          string    `json:"title"`
+	LastSequence   int64     `json:"last_sequence"`
+	CreatedAt      time.Time `json:"created_at"`
+	UpdatedAt      time.Time `json:"updated_at"`
+}
+
+// ExecutionStatus tells a client whether a conversation is at work and up to where its log goes.
+type ExecutionStatus struct {
+	IsRunning        bool    `json:"is_running"`
+	LastSequence     int64   `json:"last_sequence"`
+	CurrentMessageID *string `json:"current_message_id"`
+}
+
+// Command is a command as the API shows it.
+type Command struct {
+	CommandID  string          `json:"command_id"`
+	NodeID     string          `json:"node_id"`
+	Kind       CommandKind     `json:"kind"`
+	Tool       string          `json:"tool,omitempty"`
+	Model      string          `json:"model,omitempty"`
+	Effect     EffectClass     `json:"effect_class"`
+	State      CommandState    `json:"state"`
+	Dispatches int             `json:"dispatch_no"`
+	InputHash  string          `json:"input_hash,omitempty"`
+	Input      json.RawMessage `json:"input,omitempty"`
+	// Result is the whole result on a single command, nothing in a list.
+	Result      json.RawMessage `json:"result,omitempty"`
+	ResultHash  string          `json:"result_hash,omitempty"`
+	ResultBytes int64           `json:"result_bytes"`
+	Error       *Error          `json:"error,omitempty"`
+	Usage       json.RawMessage `json:"usage,omitempty"`
+	LatencyMS   int64           `json:"latency_ms"`
+	Sequence    int64           `json:"sequence_number,omitempty"`
+	EmittedAt   time.Time       `json:"emitted_at"`
+	DecidedAt   *time.Time      `json:"decided_at,omitempty"`
+}
+
+// Checkpoint is a state that was saved on the way.
+type Checkpoint struct {
+	CheckpointID string         `json:"checkpoint_id"`
+	RunID        string         `json:"run_id"`
+	Type         CheckpointType `json:"checkpoint_type"`
+	Step         int            `json:"step_number"`
+	Sequence     int64          `json:"sequence_number"`
+	Epoch        int            `json:"epoch"`
+	State        State          `json:"execution_state"`
+	CreatedAt    time.Time      `json:"created_at"`
+}
+
+// Acceptance is everything that accepting a run writes, in one transaction.
+type Acceptance struct {
+	Run   Run
+	Owner string
+	// NewConversation: the conversation is made with the run.
+	NewConversation bool
+	// Plan and PlanSource are set when the plan is known at once: brought by the caller, or that of a react run.
+	Plan       *Plan
+	PlanSource string
+	// Offline says that the scripted model will answer.
+	Offline bool
+	// Key and RequestHash make a repeated request give the same run.
+	Key         string
+	RequestHash string
+}
+
+// LogScope says which events a reader wants: a conversation's, or those of one run and its child runs.
+type LogScope struct {
+	ConversationID string
+	// RunID narrows the scope to a run; empty for the whole conversation.
+	RunID string
+}
+
+// Extent is how far a scope's log goes.
+type Extent struct {
+	// Oldest is the oldest number that is kept and Last the newest of the conversation, 0 while there is none.
+	Oldest, Last int64
+	// LastInScope is the newest number inside the scope.
+	LastInScope int64
+	// Open says whether more can follow: a run of the scope is not finished. A conversation's log has no end, so for a
+	// conversation it says whether a run is queued or at work.
+	Open bool
+}
+
+// OutputChunk is a piece of model output of a command that is still open.
+type OutputChunk struct {
+	ConversationID string
+	RunID          string
+	RootRunID      string
+	NodeID         string
+	CommandID      string
+	Attempt        int
+	Chunk          int
+	Channel        string
+	Text           string
+}
+
+// OutputCursor is how much of a command's output a reader has: chunks up to Chunk of Attempt.
+type OutputCursor struct {
+	RunID     string
+	CommandID string
+	Attempt   int
+	Chunk     int
+}
+
+// RunFilter selects runs; empty fields select all.
+type RunFilter struct {
+	Owner          string
+	ConversationID string
+	Status         Status
+	Agent          string
+	// Before is the run id that the page goes on after (runs are listed newest first); Limit bounds the page.
+	Before string
+	Limit  int
+}
