@@ -164,7 +164,11 @@ type FinishCall struct {
 	Status Status `json:"status"`
 	// OutputCommand is the command whose result is the run's final output.
 	OutputCommand string `json:"output_command,omitempty"`
-	Error         *Error `json:"error,omitempty"`
+	// Summary says in a line what the run did.
+	Summary string `json:"summary,omitempty"`
+	Error   *Error `json:"error,omitempty"`
+	// By is who cancelled the run.
+	By string `json:"by,omitempty"`
 }
 
 // FinishReply tells the number of the terminal event.

@@ -218,7 +218,6 @@ type (
 	RunCompletedData struct {
 		FinalOutput string `json:"final_output"`
 		Summary     string `json:"summary,omitempty"`
-		Steps       int    `json:"steps"`
 	}
 
 	// RunFailedData ends a run that did not.

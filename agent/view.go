@@ -122,3 +122,11 @@ type RunFilter struct {
 	Before string
 	Limit  int
 }
+
+// CommandResult is how a command was decided, with the exact bytes of its result.
+type CommandResult struct {
+	Kind   CommandKind
+	State  CommandState
+	Result json.RawMessage
+	Error  *Error
+}

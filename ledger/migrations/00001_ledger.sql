@@ -166,12 +166,14 @@ CREATE INDEX intents_by_run ON intents (run_id, id);
 
 -- What workers can do. The API validates plans against it, so that embedded and MCP tools are known there too.
 CREATE TABLE tool_catalog (
-    name         text PRIMARY KEY,
+    task_queue   text NOT NULL,
+    name         text NOT NULL,
     description  text NOT NULL,
     input_schema json NOT NULL,
     effect_class text NOT NULL,
     timeout_ms   bigint NOT NULL DEFAULT 0,
-    published_at timestamptz NOT NULL DEFAULT now()
+    published_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (task_queue, name)
 );
 
 -- Model output while it arrives: not history. Lost with a crash of Postgres, emptied when its command is decided.

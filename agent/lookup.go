@@ -1,0 +1,30 @@
+package agent
+
+// NotFoundError says that there is no such thing for this caller. What is "run", "conversation", "command" and so on.
+type NotFoundError struct {
+	What string
+	ID   string
+}
+
+func (e *NotFoundError) Error() string { return "there is no " + e.What + " " + e.ID }
+
+// ConflictError says that a request contradicts what is on record.
+type ConflictError struct {
+	// Reason is a stable string: one of the Conflict constants.
+	Reason string
+	Detail string
+}
+
+func (e *ConflictError) Error() string { return e.Detail }
+
+// Reasons of a ConflictError.
+const (
+	// ConflictKeyReused: the Idempotency-Key came with another request before.
+	ConflictKeyReused = "idempotency-key-reused"
+	// ConflictMessageID: the message id is taken.
+	ConflictMessageID = "message-id-taken"
+	// ConflictRunEnded: the run has ended already.
+	ConflictRunEnded = "run-ended"
+	// ConflictRunOpen: the conversation has a run at work.
+	ConflictRunOpen = "run-open"
+)

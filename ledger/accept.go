@@ -1,0 +1,210 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"runledger/agent"
+)
+
+// Accept makes a run durable: the run, its first events and the intent to start it, in one transaction. A request that was
+// accepted before under the same key gives that run again and created false.
+//
+// Errors: *agent.NotFoundError when the conversation is not the owner's; *agent.ConflictError when the key came with another
+// request, or the message id is taken.
+func (l *Ledger) Accept(ctx context.Context, a agent.Acceptance) (run agent.Run, created bool, err error) {
+	for range 2 { // two requests with one key may race; the second then reads what the first wrote
+		run, created, err = l.accept(ctx, a)
+		if !violates(err, "idempotency_keys_pkey") {
+			break
+		}
+	}
+	if violates(err, "messages_pkey") {
+		err = &agent.ConflictError{Reason: agent.ConflictMessageID, Detail: "message_id " + a.Run.MessageID + " is taken"}
+	}
+	if err != nil {
+		return agent.Run{}, false, fmt.Errorf("accept run: %w", err)
+	}
+	if created {
+		l.notifier.news(a.Run.ConversationID, true)
+	}
+	return run, created, nil
+}
+
+func violates(err error, constraint string) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.ConstraintName == constraint
+}
+
+func (l *Ledger) accept(ctx context.Context, a agent.Acceptance) (run agent.Run, created bool, err error) {
+	tx, err := l.pool.Begin(ctx)
+	if err != nil {
+		return run, false, err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	if a.Key != "" {
+		earlier, err := acceptedBefore(ctx, tx, a)
+		if err != nil {
+			return run, false, err
+		}
+		if earlier != "" {
+			run, err = l.Run(ctx, a.Owner, earlier)
+			return run, false, err
+		}
+	}
+	r := &a.Run
+	t := &txn{tx: tx, run: runHead{runID: r.RunID, conversationID: r.ConversationID, rootRunID: r.RootRunID, messageID: r.MessageID, epoch: r.Epoch}}
+	if a.NewConversation {
+		_, err = tx.Exec(ctx, `INSERT INTO conversations (id, owner, title) VALUES ($1, $2, $3)`,
+			r.ConversationID, a.Owner, textSafe(agent.Preview(r.Input, 80)))
+		if err != nil {
+			return run, false, err
+		}
+	}
+	err = tx.QueryRow(ctx, `SELECT last_sequence, clock_timestamp() FROM conversations WHERE id = $1 AND owner = $2 FOR NO KEY UPDATE`,
+		r.ConversationID, a.Owner).Scan(&t.last, &t.now)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return run, false, &agent.NotFoundError{What: "conversation", ID: r.ConversationID}
+	}
+	if err != nil {
+		return run, false, err
+	}
+	if err := t.accept(a); err != nil {
+		return run, false, err
+	}
+	if err := t.flush(ctx); err != nil {
+		return run, false, err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return run, false, err
+	}
+	run = a.Run
+	run.Status, run.StartSequence, run.CreatedAt = agent.Queued, t.newEvents[0].Sequence, t.now
+	return run, true, nil
+}
+
+func acceptedBefore(ctx context.Context, tx pgx.Tx, a agent.Acceptance) (runID string, err error) {
+	var hash string
+	err = tx.QueryRow(ctx, `SELECT run_id, request_hash FROM idempotency_keys WHERE owner = $1 AND key = $2`, a.Owner, a.Key).Scan(&runID, &hash)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return "", nil
+	case err != nil:
+		return "", err
+	case hash != a.RequestHash:
+		return "", &agent.ConflictError{Reason: agent.ConflictKeyReused, Detail: "the Idempotency-Key came with another request before"}
+	}
+	return runID, nil
+}
+
+func (t *txn) accept(a agent.Acceptance) error {
+	r := &a.Run
+	definition, err := json.Marshal(r.Definition)
+	if err != nil {
+		return err
+	}
+	attachments, err := json.Marshal(r.Attachments)
+	if err != nil {
+		return err
+	}
+	if r.Attachments == nil {
+		attachments = []byte("[]")
+	}
+	metadata := r.Metadata
+	if metadata == nil {
+		metadata = json.RawMessage("{}")
+	}
+	var plan []byte
+	if a.Plan != nil {
+		if plan, err = json.Marshal(a.Plan); err != nil {
+			return err
+		}
+	}
+	t.writes.Queue(`INSERT INTO agent_executions (run_id, conversation_id, root_run_id, parent_run_id, message_id, request_id, session_id, epoch,
+			status, input, attachments, metadata, definition, plan, start_sequence, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'queued', $9, $10, $11, $12, $13, $14, $15)`,
+		r.RunID, r.ConversationID, r.RootRunID, nullText(r.ParentRunID), r.MessageID, r.RequestID, r.SessionID, r.Epoch,
+		r.Input, string(attachments), string(metadata), string(definition), nullJSON(plan), t.last+1, t.now)
+
+	started := agent.RunStartedData{Input: r.Input, Agent: r.Definition.Agent, Mode: r.Definition.Mode, Model: r.Definition.Model, Epoch: r.Epoch,
+		RequestID: r.RequestID, SessionID: r.SessionID, Limits: r.Definition.Limits, Metadata: r.Metadata, Offline: a.Offline}
+	for _, at := range r.Attachments {
+		started.Attachments = append(started.Attachments, at.Name)
+	}
+	if err := t.event(agent.RunStarted, "", "", 0, started); err != nil {
+		return err
+	}
+	if err := t.event(agent.MessageAdded, "", "", 0, agent.MessageAddedData{Role: agent.UserMessage, Content: r.Input}); err != nil {
+		return err
+	}
+	if err := t.message(&agent.Message{MessageID: r.MessageID, Role: agent.UserMessage, Content: r.Input}); err != nil {
+		return err
+	}
+	if a.Plan != nil {
+		if err := t.event(agent.PlanStarted, agent.PlanNodeID, "", 0, agent.PlanStartedData{Source: a.PlanSource}); err != nil {
+			return err
+		}
+		data := agent.PlanGeneratedData{Source: a.PlanSource, TaskGraph: a.Plan, Hash: ResultHash(plan)}
+		if err := t.event(agent.PlanGenerated, agent.PlanNodeID, "", 0, data); err != nil {
+			return err
+		}
+	}
+	t.writes.Queue(`INSERT INTO intents (run_id, epoch, kind) VALUES ($1, $2, 'start')`, r.RunID, r.Epoch)
+	if a.Key != "" {
+		t.writes.Queue(`INSERT INTO idempotency_keys (owner, key, request_hash, run_id) VALUES ($1, $2, $3, $4)`, a.Owner, a.Key, a.RequestHash, r.RunID)
+	}
+	return nil
+}
+
+// RequestCancel asks a run to stop. One that was never handed to Temporal ends at once; any other is told by its dispatcher.
+// Asking a run that is being cancelled changes nothing.
+//
+// Errors: *agent.NotFoundError, and *agent.ConflictError when the run has ended.
+func (l *Ledger) RequestCancel(ctx context.Context, owner, runID, by, reason string) (agent.Run, error) {
+	run, err := l.Run(ctx, owner, runID)
+	if err != nil {
+		return run, err
+	}
+	err = l.write(ctx, txnScope{runID: runID, epoch: run.Epoch, changesRun: true}, func(t *txn) error {
+		switch {
+		case t.run.status.Terminal():
+			return &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + runID + " has ended: " + string(t.run.status)}
+		case t.run.status == agent.Cancelling:
+			return nil
+		}
+		// A start that no dispatcher has tried yet is taken back. The dispatcher claims an intent, in a transaction of its own,
+		// before it talks to Temporal, so that nobody starts what was taken back.
+		taken, err := t.tx.Exec(ctx, `UPDATE intents SET delivered_at = clock_timestamp(), last_error = 'cancelled before it started'
+			WHERE run_id = $1 AND epoch = $2 AND kind = 'start' AND delivered_at IS NULL AND attempts = 0`, runID, run.Epoch)
+		if err != nil {
+			return err
+		}
+		if taken.RowsAffected() > 0 {
+			return t.end(ctx, agent.FinishCall{Status: agent.Cancelled, By: by, Error: &agent.Error{Code: agent.CodeCancelled, Message: reason}})
+		}
+		payload, err := json.Marshal(agent.Intent{By: by, Reason: reason})
+		if err != nil {
+			return err
+		}
+		t.writes.Queue(`UPDATE agent_executions SET status = 'cancelling' WHERE run_id = $1`, runID)
+		t.writes.Queue(`INSERT INTO intents (run_id, epoch, kind, payload) VALUES ($1, $2, 'cancel', $3)`, runID, run.Epoch, string(payload))
+		return nil
+	})
+	if err != nil {
+		return agent.Run{}, fmt.Errorf("cancel run %s: %w", runID, err)
+	}
+	l.notifier.news(run.ConversationID, true)
+	return l.Run(ctx, owner, runID)
+}
+
+func nullText(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}

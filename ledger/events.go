@@ -1,0 +1,109 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"runledger/agent"
+)
+
+// Events reads a scope's events after a number, in the order of their numbers, at most limit.
+func (l *Ledger) Events(ctx context.Context, scope agent.LogScope, after int64, limit int) ([]agent.Event, error) {
+	where, id := "conversation_id = $1", scope.ConversationID
+	if scope.RunID != "" {
+		// A run's log holds those of its child runs.
+		where, id = "(run_id = $1 OR root_run_id = $1)", scope.RunID
+	}
+	rows, err := l.pool.Query(ctx, `SELECT `+eventColumns+` FROM agent_execution_events WHERE `+where+`
+		AND sequence_number > $2 ORDER BY sequence_number LIMIT $3`, id, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read events: %w", err)
+	}
+	events, err := pgx.CollectRows(rows, scanEvent)
+	if err != nil {
+		return nil, fmt.Errorf("read events: %w", err)
+	}
+	return events, nil
+}
+
+// Extent tells how far a scope's log goes and whether more can follow, as of one moment.
+func (l *Ledger) Extent(ctx context.Context, scope agent.LogScope) (agent.Extent, error) {
+	const all = `SELECT coalesce((SELECT sequence_number FROM agent_execution_events WHERE conversation_id = c.id ORDER BY sequence_number LIMIT 1), 0),
+			c.last_sequence, c.last_sequence,
+			EXISTS (SELECT 1 FROM agent_executions r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)
+		FROM conversations c WHERE c.id = $1`
+	const one = `SELECT coalesce((SELECT sequence_number FROM agent_execution_events WHERE conversation_id = c.id ORDER BY sequence_number LIMIT 1), 0),
+			c.last_sequence,
+			coalesce((SELECT max(sequence_number) FROM agent_execution_events WHERE run_id = r.run_id OR root_run_id = r.run_id), 0),
+			r.finished_at IS NULL
+		FROM conversations c JOIN agent_executions r ON r.conversation_id = c.id WHERE c.id = $1 AND r.run_id = $2`
+	query, args := all, []any{scope.ConversationID}
+	if scope.RunID != "" {
+		query, args = one, append(args, scope.RunID)
+	}
+	var x agent.Extent
+	if err := l.pool.QueryRow(ctx, query, args...).Scan(&x.Oldest, &x.Last, &x.LastInScope, &x.Open); err != nil {
+		return x, notFound(err, "conversation", scope.ConversationID)
+	}
+	return x, nil
+}
+
+// AppendOutput keeps model output while it arrives, for those who watch. It is written only while the dispatch it comes
+// from is at work, and is gone when the command is decided.
+func (l *Ledger) AppendOutput(ctx context.Context, runID, commandID string, attempt int, chunks []agent.OutputChunk) error {
+	n := len(chunks)
+	numbers, channels, bodies := make([]int, n), make([]string, n), make([]string, n)
+	for i, c := range chunks {
+		numbers[i], channels[i], bodies[i] = c.Chunk, c.Channel, textSafe(c.Text)
+	}
+	var conversationID string
+	err := l.pool.QueryRow(ctx, `WITH open AS (
+			SELECT r.conversation_id, r.root_run_id, c.node_id FROM commands c JOIN agent_executions r USING (run_id)
+			WHERE c.run_id = $1 AND c.command_id = $2 AND c.dispatch_no = $3 AND c.state = 'dispatched'),
+		written AS (
+			INSERT INTO model_output (run_id, command_id, attempt, chunk, channel, body, conversation_id, root_run_id, node_id)
+			SELECT $1, $2, $3, chunk, channel, body, conversation_id, root_run_id, node_id
+			FROM open, unnest($4::int[], $5::text[], $6::text[]) AS u (chunk, channel, body)
+			ON CONFLICT DO NOTHING)
+		SELECT coalesce((SELECT conversation_id::text FROM open), '')`,
+		runID, commandID, attempt, numbers, channels, bodies).Scan(&conversationID)
+	if err != nil {
+		return fmt.Errorf("append output of command %s of run %s: %w", commandID, runID, err)
+	}
+	if conversationID != "" {
+		l.notifier.news(conversationID, false)
+	}
+	return nil
+}
+
+// Output reads what open commands of a scope have said beyond what the reader has, in order per command.
+func (l *Ledger) Output(ctx context.Context, scope agent.LogScope, have []agent.OutputCursor) ([]agent.OutputChunk, error) {
+	n := len(have)
+	runs, commands, attempts, chunks := make([]string, n), make([]string, n), make([]int, n), make([]int, n)
+	for i, h := range have {
+		runs[i], commands[i], attempts[i], chunks[i] = h.RunID, h.CommandID, h.Attempt, h.Chunk
+	}
+	rows, err := l.pool.Query(ctx, `SELECT o.conversation_id, o.run_id, o.root_run_id, o.node_id, o.command_id, o.attempt, o.chunk, o.channel, o.body
+		FROM model_output o
+		JOIN commands c ON c.run_id = o.run_id AND c.command_id = o.command_id AND c.dispatch_no = o.attempt AND c.state = 'dispatched'
+		LEFT JOIN unnest($3::uuid[], $4::text[], $5::int[], $6::int[]) AS h (run_id, command_id, attempt, chunk)
+			ON h.run_id = o.run_id AND h.command_id = o.command_id
+		WHERE o.conversation_id = $1 AND ($2::uuid IS NULL OR o.run_id = $2 OR o.root_run_id = $2)
+			AND (h.run_id IS NULL OR o.attempt > h.attempt OR (o.attempt = h.attempt AND o.chunk > h.chunk))
+		ORDER BY o.run_id, o.command_id, o.attempt, o.chunk`,
+		scope.ConversationID, nullText(scope.RunID), runs, commands, attempts, chunks)
+	if err != nil {
+		return nil, fmt.Errorf("read output: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (agent.OutputChunk, error) {
+		var o agent.OutputChunk
+		err := row.Scan(&o.ConversationID, &o.RunID, &o.RootRunID, &o.NodeID, &o.CommandID, &o.Attempt, &o.Chunk, &o.Channel, &o.Text)
+		return o, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read output: %w", err)
+	}
+	return out, nil
+}

@@ -1,0 +1,342 @@
+package ledger
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"runledger/agent"
+)
+
+// maxInlineResult is the size above which a result goes to the payload table.
+const maxInlineResult = 32 << 10
+
+// Begin lets a dispatch execute a command, or tells what stands in its way. Facts that the call carries are written first.
+//
+// Errors: STALE_EPOCH when the execution has been replaced or the run has ended, CANCELLED when the run is being
+// cancelled and the command has not begun; anything else is a failure of the database.
+func (l *Ledger) Begin(ctx context.Context, b agent.Begin) (agent.Begun, error) {
+	var begun agent.Begun
+	scope := txnScope{runID: b.RunID, epoch: b.Epoch, commandID: b.CommandID, facts: b.Facts}
+	err := l.write(ctx, scope, func(t *txn) error {
+		if t.run.status.Terminal() {
+			return t.ended()
+		}
+		begun = agent.Begun{Verdict: agent.Admit(t.command, b.Dispatch, b.InputHash, t.now)}
+		return t.begin(ctx, b, &begun)
+	})
+	if err != nil {
+		return agent.Begun{}, fmt.Errorf("begin command %s of run %s: %w", b.CommandID, b.RunID, err)
+	}
+	return begun, nil
+}
+
+func (t *txn) begin(ctx context.Context, b agent.Begin, begun *agent.Begun) error {
+	switch begun.Verdict {
+	case agent.MayExecuteAgain:
+		err := t.event(agent.AttemptDiscarded, b.NodeID, b.CommandID, t.command.DispatchNo,
+			agent.AttemptDiscardedData{Reason: "the worker was lost"})
+		if err != nil {
+			return err
+		}
+		return t.dispatch(b, begun)
+	case agent.MayExecute:
+		if t.run.status == agent.Cancelling {
+			return agent.Failed(agent.CodeCancelled, "run %s is being cancelled", t.run.runID)
+		}
+		return t.dispatch(b, begun)
+	case agent.MayProceed:
+		begun.DispatchNo = t.command.DispatchNo
+		begun.Remaining = t.command.Deadline.Sub(t.now)
+	case agent.MustWait:
+		begun.Wait = t.command.LeaseUntil.Sub(t.now)
+	case agent.MustDoubt:
+		reason := &agent.Error{Code: agent.CodeInDoubt, CommandID: b.CommandID, NodeID: b.NodeID,
+			Message: "the worker was lost while the effect was at work"}
+		if err := t.decide(b.Dispatch, agent.CommandInDoubt, reason, 0); err != nil {
+			return err
+		}
+		begun.Row = t.command
+	case agent.GiveUp:
+		reason := &agent.Error{Code: agent.CodeTooManyTries, CommandID: b.CommandID, NodeID: b.NodeID,
+			Message: fmt.Sprintf("dispatched %d times without a result", t.command.DispatchNo)}
+		if err := t.decide(b.Dispatch, agent.CommandFailed, reason, 0); err != nil {
+			return err
+		}
+		begun.Row = t.command
+	case agent.Inject:
+		begun.Row = t.command
+		return t.finishInjected(ctx, b.Call)
+	case agent.InjectFailure, agent.IsInDoubt, agent.Refuse, agent.Mismatch:
+		begun.Row = t.command
+	}
+	return nil
+}
+
+func (t *txn) dispatch(b agent.Begin, begun *agent.Begun) error {
+	begun.DispatchNo = 1
+	if t.command != nil {
+		begun.DispatchNo = t.command.DispatchNo + 1
+	}
+	begun.Remaining = time.Duration(b.Timeout)
+	deadline := t.now.Add(begun.Remaining)
+	if begun.DispatchNo == 1 {
+		if err := t.emit(b, deadline); err != nil {
+			return err
+		}
+	}
+	model := ""
+	if b.Model != nil {
+		model = b.Model.Model
+	}
+	t.writes.Queue(`INSERT INTO commands (run_id, command_id, node_id, kind, tool, model, effect_class, state, input_hash, input, dispatch_no,
+			owner_epoch, owner_schedule, owner_attempt, lease_until, deadline, emitted_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, 'dispatched', $8, $9, $10, $11, $12, $13, $14, $15, $16)
+		ON CONFLICT (run_id, command_id) DO UPDATE SET kind = excluded.kind, tool = excluded.tool, model = excluded.model,
+			effect_class = excluded.effect_class, state = excluded.state, input_hash = excluded.input_hash, input = excluded.input,
+			dispatch_no = excluded.dispatch_no, owner_epoch = excluded.owner_epoch, owner_schedule = excluded.owner_schedule,
+			owner_attempt = excluded.owner_attempt, lease_until = excluded.lease_until, deadline = excluded.deadline,
+			sequence_number = 0, error = NULL, decided_at = NULL`,
+		b.RunID, b.CommandID, b.NodeID, b.Kind, b.Tool, model, b.Effect, b.InputHash, []byte(b.Input), begun.DispatchNo,
+		b.Dispatch.Epoch, b.Dispatch.Schedule, b.Dispatch.Attempt, t.now.Add(agent.Lease), deadline, t.now)
+	return nil
+}
+
+// emit appends what precedes the first execution of a command.
+func (t *txn) emit(b agent.Begin, deadline time.Time) error {
+	if b.Plan != nil {
+		if err := t.event(agent.PlanStarted, b.NodeID, "", 0, b.Plan); err != nil {
+			return err
+		}
+	}
+	if b.Node != nil {
+		if err := t.event(agent.NodeStarted, b.NodeID, "", 0, b.Node); err != nil {
+			return err
+		}
+	}
+	data := agent.CommandEmittedData{Kind: b.Kind, Tool: b.Tool, Model: b.Model, Effect: b.Effect, InputHash: b.InputHash,
+		IdempotencyKey: agent.IdempotencyKey(b.RunID, b.CommandID), Deadline: deadline.UTC()}
+	if b.Input != nil {
+		shown := agent.ShowValue(b.Input)
+		data.Input = &shown
+	}
+	return t.event(agent.CommandEmitted, b.NodeID, b.CommandID, 1, data)
+}
+
+// finishInjected writes the node_finished and the checkpoint that a record from before they were written together lacks.
+func (t *txn) finishInjected(ctx context.Context, call agent.Call) error {
+	if !call.Ends {
+		return nil
+	}
+	var batch pgx.Batch
+	t.queueState(&batch, t.run.runID)
+	if err := t.tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return err
+	}
+	if t.state.Finished.Has(call.NodeIndex) {
+		return nil
+	}
+	return t.finishNode(call, t.command.Kind, t.command.Result)
+}
+
+func (t *txn) finishNode(call agent.Call, kind agent.CommandKind, result json.RawMessage) error {
+	output, err := agent.NodeOutput(kind, result)
+	if err != nil {
+		return err
+	}
+	err = t.event(agent.NodeFinished, call.NodeID, "", 0,
+		agent.NodeFinishedData{Index: call.NodeIndex, ResultCommand: call.CommandID, Output: agent.ShowValue(output)})
+	if err != nil {
+		return err
+	}
+	return t.checkpoint(agent.NodeBoundary, call.NodeID, "")
+}
+
+// Renew prolongs the lease of a dispatch that is still at work and tells where its run stands. Owned is false when the
+// dispatch no longer holds the command: what it does will not count.
+func (l *Ledger) Renew(ctx context.Context, runID, commandID string, epoch, dispatchNo int) (status agent.Status, owned bool, err error) {
+	err = l.pool.QueryRow(ctx, `WITH renewed AS (
+			UPDATE commands SET lease_until = clock_timestamp() + $5::bigint * interval '1 millisecond'
+			WHERE run_id = $1 AND command_id = $2 AND dispatch_no = $3 AND state = 'dispatched' RETURNING 1)
+		SELECT status, epoch = $4 AND EXISTS (SELECT 1 FROM renewed) FROM agent_executions WHERE run_id = $1`,
+		runID, commandID, dispatchNo, epoch, agent.Lease.Milliseconds()).Scan(&status, &owned)
+	if err != nil {
+		return "", false, fmt.Errorf("renew command %s of run %s: %w", commandID, runID, err)
+	}
+	return status, owned, nil
+}
+
+// Commit puts a result on record if its dispatch still owns the command, and with it, in this order, command_committed,
+// what follows from it (the plan, the end of the node), and a checkpoint. When somebody else has decided the command, what
+// they wrote comes back.
+func (l *Ledger) Commit(ctx context.Context, c agent.Commit) (agent.Decided, error) {
+	var decided agent.Decided
+	scope := txnScope{runID: c.RunID, epoch: c.Epoch, commandID: c.CommandID, withState: true, changesRun: c.Plan != nil}
+	err := l.write(ctx, scope, func(t *txn) error {
+		decided = agent.Decided{Row: t.command}
+		if t.run.status.Terminal() {
+			return t.ended()
+		}
+		if t.command == nil {
+			return fmt.Errorf("it was never dispatched")
+		}
+		late := t.command.State == agent.CommandInDoubt
+		if t.command.DispatchNo != c.DispatchNo || t.command.Owner != c.Dispatch || (t.command.State != agent.Dispatched && !late) {
+			decided.Mine = t.command.State == agent.Committed && t.command.Owner == c.Dispatch
+			return nil
+		}
+		decided.Mine = true
+		return t.commit(c, late)
+	})
+	if err != nil {
+		return agent.Decided{}, fmt.Errorf("commit command %s of run %s: %w", c.CommandID, c.RunID, err)
+	}
+	return decided, nil
+}
+
+func (t *txn) commit(c agent.Commit, late bool) error {
+	hash := ResultHash(c.Result)
+	c.Event.Hash = hash
+	if late {
+		if err := t.event(agent.CommandResolved, c.NodeID, c.CommandID, c.DispatchNo, map[string]string{"outcome": "committed", "by": "late_result"}); err != nil {
+			return err
+		}
+	}
+	if err := t.event(agent.CommandCommitted, c.NodeID, c.CommandID, c.DispatchNo, c.Event); err != nil {
+		return err
+	}
+	committed := t.last
+	if c.Message != nil {
+		if err := t.message(c.Message); err != nil {
+			return err
+		}
+	}
+	inline := []byte(c.Result)
+	if len(inline) > maxInlineResult {
+		t.writes.Queue(`INSERT INTO payloads (hash, bytes) VALUES ($1, $2) ON CONFLICT DO NOTHING`, hash, inline)
+		inline = nil
+	}
+	t.writes.Queue(`UPDATE commands SET state = 'committed', sequence_number = $3, result = $4, result_hash = $5, result_bytes = $6, usage = $7,
+			latency_ms = $8, decided_at = $9, error = NULL WHERE run_id = $1 AND command_id = $2`,
+		c.RunID, c.CommandID, committed, inline, hash, len(c.Result), nullJSON(c.Event.Usage), c.Event.LatencyMS, t.now)
+	t.dropOutput(c.CommandID)
+	t.command.State, t.command.Sequence, t.command.Result, t.command.ResultHash = agent.Committed, committed, c.Result, hash
+	switch {
+	case c.Plan != nil:
+		if err := t.event(agent.PlanGenerated, c.NodeID, "", 0, c.Plan); err != nil {
+			return err
+		}
+		plan, err := json.Marshal(c.Plan.TaskGraph)
+		if err != nil {
+			return err
+		}
+		t.writes.Queue(`UPDATE agent_executions SET plan = $2 WHERE run_id = $1`, c.RunID, string(plan))
+		return t.checkpoint(agent.LLMComplete, c.NodeID, c.CommandID)
+	case c.Ends:
+		return t.finishNode(c.Call, t.command.Kind, c.Result)
+	case c.Checkpoint != "":
+		return t.checkpoint(c.Checkpoint, c.NodeID, c.CommandID)
+	}
+	return nil
+}
+
+// Conclude ends a dispatch that has no result: released for another try, failed for good, aborted, or in doubt. When the
+// dispatch no longer owns the command, what stands comes back.
+func (l *Ledger) Conclude(ctx context.Context, c agent.Conclude) (agent.Decided, error) {
+	var decided agent.Decided
+	scope := txnScope{runID: c.RunID, epoch: c.Epoch, commandID: c.CommandID}
+	err := l.write(ctx, scope, func(t *txn) error {
+		decided = agent.Decided{Row: t.command}
+		if t.run.status.Terminal() {
+			return t.ended()
+		}
+		if t.command == nil || t.command.State != agent.Dispatched || t.command.DispatchNo != c.DispatchNo || t.command.Owner != c.Dispatch {
+			return nil
+		}
+		decided.Mine = true
+		state := c.State
+		if state == agent.Released && c.DispatchNo >= agent.MaxDispatches {
+			state = agent.CommandFailed
+			c.Error = &agent.Error{Code: agent.CodeTooManyTries, NodeID: c.NodeID, CommandID: c.CommandID,
+				Message: fmt.Sprintf("failed %d times; the last time: %s", c.DispatchNo, c.Error.Error())}
+		}
+		if state == agent.Released {
+			return t.release(c)
+		}
+		if err := t.decide(c.Dispatch, state, c.Error, c.LatencyMS); err != nil {
+			return err
+		}
+		if c.Message != nil && state == agent.CommandFailed {
+			c.Message.Content = c.Error.Error()
+			return t.message(c.Message)
+		}
+		return nil
+	})
+	if err != nil {
+		return agent.Decided{}, fmt.Errorf("conclude command %s of run %s: %w", c.CommandID, c.RunID, err)
+	}
+	return decided, nil
+}
+
+func (t *txn) release(c agent.Conclude) error {
+	t.writes.Queue(`UPDATE commands SET state = 'released', lease_until = NULL WHERE run_id = $1 AND command_id = $2`, c.RunID, c.CommandID)
+	t.dropOutput(c.CommandID)
+	t.command.State = agent.Released
+	return t.event(agent.AttemptDiscarded, c.NodeID, c.CommandID, c.DispatchNo,
+		agent.AttemptDiscardedData{Reason: c.Error.Error(), RetryAfterMS: c.RetryAfter.Milliseconds()})
+}
+
+// decide writes a command's outcome other than a result: its event and its row, which then belongs to dispatch d.
+func (t *txn) decide(d agent.Dispatch, state agent.CommandState, reason *agent.Error, latencyMS int64) error {
+	c := t.command
+	var err error
+	switch state {
+	case agent.CommandFailed:
+		err = t.event(agent.CommandFailedType, c.NodeID, c.CommandID, c.DispatchNo,
+			agent.CommandFailedData{Kind: c.Kind, Tool: c.Tool, Error: reason, LatencyMS: latencyMS})
+	case agent.CommandAborted:
+		err = t.event(agent.CommandAbortType, c.NodeID, c.CommandID, c.DispatchNo,
+			agent.CommandAbortedData{Kind: c.Kind, Tool: c.Tool, Reason: reason.Message})
+	case agent.CommandInDoubt:
+		err = t.event(agent.CommandDoubtType, c.NodeID, c.CommandID, c.DispatchNo,
+			agent.CommandInDoubtData{Kind: c.Kind, Tool: c.Tool, Reason: reason.Message})
+	case agent.Dispatched, agent.Released, agent.Fenced, agent.Committed:
+		err = fmt.Errorf("%q is not an outcome without a result", state)
+	}
+	if err != nil {
+		return err
+	}
+	failure, err := json.Marshal(reason)
+	if err != nil {
+		return err
+	}
+	// A row in doubt stays with the dispatch that may still bring a result.
+	if state != agent.CommandInDoubt {
+		c.Owner = d
+	}
+	c.State, c.Error, c.Sequence = state, reason, t.last
+	safe, err := jsonbSafe(failure)
+	if err != nil {
+		return err
+	}
+	t.writes.Queue(`UPDATE commands SET state = $3, error = $4, sequence_number = $5, latency_ms = $6, decided_at = $7,
+			owner_epoch = $8, owner_schedule = $9, owner_attempt = $10 WHERE run_id = $1 AND command_id = $2`,
+		t.run.runID, c.CommandID, state, string(safe), t.last, latencyMS, t.now, c.Owner.Epoch, c.Owner.Schedule, c.Owner.Attempt)
+	t.dropOutput(c.CommandID)
+	return nil
+}
+
+func (t *txn) dropOutput(commandID string) {
+	t.writes.Queue(`DELETE FROM model_output WHERE run_id = $1 AND command_id = $2`, t.run.runID, commandID)
+}
+
+// ResultHash names a result by its bytes.
+func ResultHash(result []byte) string {
+	sum := sha256.Sum256(result)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,157 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"runledger/agent"
+)
+
+// IntentKind says what an intent asks of a run.
+type IntentKind string
+
+const (
+	StartIntent  IntentKind = "start"
+	CancelIntent IntentKind = "cancel"
+)
+
+// Intent is a row of the outbox.
+type Intent struct {
+	ID       int64
+	RunID    string
+	Epoch    int
+	Kind     IntentKind
+	Payload  json.RawMessage
+	Attempts int
+}
+
+// ClaimIntents gives intents that are due, oldest first and only the first undelivered one of each run, and counts an
+// attempt for each. It is for the one dispatcher at work on a database.
+func (l *Ledger) ClaimIntents(ctx context.Context, limit int) ([]Intent, error) {
+	rows, err := l.pool.Query(ctx, `UPDATE intents SET attempts = attempts + 1
+		WHERE id IN (
+			SELECT id FROM intents i WHERE delivered_at IS NULL AND next_try_at <= clock_timestamp()
+				AND NOT EXISTS (SELECT 1 FROM intents e WHERE e.run_id = i.run_id AND e.id < i.id AND e.delivered_at IS NULL)
+			ORDER BY id LIMIT $1 FOR UPDATE)
+		AND delivered_at IS NULL
+		RETURNING id, run_id, epoch, kind, payload, attempts`, limit)
+	if err != nil {
+		return nil, fmt.Errorf("claim intents: %w", err)
+	}
+	intents, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Intent, error) {
+		var i Intent
+		err := row.Scan(&i.ID, &i.RunID, &i.Epoch, &i.Kind, &i.Payload, &i.Attempts)
+		return i, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim intents: %w", err)
+	}
+	return intents, nil
+}
+
+// IntentDelivered marks an intent. A delivered start sets a queued run to running.
+func (l *Ledger) IntentDelivered(ctx context.Context, i Intent) error {
+	err := pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
+		if i.Kind == StartIntent {
+			_, err := tx.Exec(ctx, `UPDATE agent_executions SET status = 'running', started_at = coalesce(started_at, clock_timestamp())
+				WHERE run_id = $1 AND status = 'queued'`, i.RunID)
+			if err != nil {
+				return err
+			}
+		}
+		_, err := tx.Exec(ctx, `UPDATE intents SET delivered_at = clock_timestamp(), last_error = '' WHERE id = $1`, i.ID)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("mark intent %d: %w", i.ID, err)
+	}
+	return nil
+}
+
+// IntentFailed puts an intent off.
+func (l *Ledger) IntentFailed(ctx context.Context, i Intent, retryIn time.Duration, cause error) error {
+	_, err := l.pool.Exec(ctx, `UPDATE intents SET last_error = $2, next_try_at = clock_timestamp() + $3::bigint * interval '1 millisecond'
+		WHERE id = $1`, i.ID, textSafe(cause.Error()), retryIn.Milliseconds())
+	if err != nil {
+		return fmt.Errorf("put off intent %d: %w", i.ID, err)
+	}
+	return nil
+}
+
+// NextIntent tells how long it is until an intent is due; none is false when nothing waits.
+func (l *Ledger) NextIntent(ctx context.Context) (due time.Duration, any bool, err error) {
+	var ms *int64
+	err = l.pool.QueryRow(ctx, `SELECT (extract(epoch FROM min(next_try_at) - clock_timestamp()) * 1000)::bigint
+		FROM intents WHERE delivered_at IS NULL`).Scan(&ms)
+	if err != nil {
+		return 0, false, fmt.Errorf("next intent: %w", err)
+	}
+	if ms == nil {
+		return 0, false, nil
+	}
+	return max(0, time.Duration(*ms)*time.Millisecond), true, nil
+}
+
+// StartInput is what an execution of a run starts from: its limits, the plan's shape when there is one, and the state.
+func (l *Ledger) StartInput(ctx context.Context, runID string) (agent.RunInput, error) {
+	run, plan, err := l.WorkerRun(ctx, runID)
+	if err != nil {
+		return agent.RunInput{}, err
+	}
+	in := agent.RunInput{RunID: runID, ConversationID: run.ConversationID, Epoch: run.Epoch, Agent: run.Definition.Agent,
+		Mode: run.Definition.Mode, Limits: run.Definition.Limits}
+	if plan != nil {
+		in.Plan = plan.Shape(&run.Definition)
+	}
+	if in.State, err = l.State(ctx, runID); err != nil {
+		return agent.RunInput{}, err
+	}
+	return in, nil
+}
+
+// State is the fold of a run's events so far: its latest checkpoint and what came after.
+func (l *Ledger) State(ctx context.Context, runID string) (agent.State, error) {
+	t := &txn{}
+	var batch pgx.Batch
+	t.queueState(&batch, runID)
+	err := pgx.BeginTxFunc(ctx, l.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	if err != nil {
+		return agent.State{}, fmt.Errorf("state of run %s: %w", runID, err)
+	}
+	return t.state, nil
+}
+
+// Lead waits for nothing: it tells whether this process is now the one that dispatches on this database, holds that place
+// until release is called or lost is closed, and gives ok false when another process has it.
+func (l *Ledger) Lead(ctx context.Context) (lost <-chan struct{}, release func(), ok bool, err error) {
+	conn, err := pgx.ConnectConfig(ctx, l.pool.Config().ConnConfig)
+	if err != nil {
+		return nil, nil, false, fmt.Errorf("lead: %w", err)
+	}
+	closeConn := func() { _ = conn.Close(context.WithoutCancel(ctx)) }
+	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, dispatcherLock).Scan(&ok); err != nil || !ok {
+		closeConn()
+		if err != nil {
+			return nil, nil, false, fmt.Errorf("lead: %w", err)
+		}
+		return nil, nil, false, nil
+	}
+	// The lock lives as long as its connection. Waiting for a notification that nobody sends is how its end is noticed.
+	watch, stop := context.WithCancel(context.WithoutCancel(ctx))
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _ = conn.WaitForNotification(watch)
+		closeConn()
+	}()
+	return gone, func() { stop(); <-gone }, true, nil
+}
+
+// dispatcherLock is the advisory lock of the dispatcher. It is any number that nothing else in the database uses.
+const dispatcherLock = 0x72756e6c6564

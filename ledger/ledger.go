@@ -1,0 +1,72 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Ledger reads and writes the record. It is safe for concurrent use.
+type Ledger struct {
+	pool     *pgxpool.Pool
+	log      *slog.Logger
+	notifier *notifier
+	listener *listener
+}
+
+// Options of a Ledger. The zero value is fine.
+type Options struct {
+	// MaxConns bounds the connections of the pool; 0 means 16. Every stream and every activity borrows one for the length of
+	// one transaction only; the listener has its own.
+	MaxConns int32
+	Log      *slog.Logger
+}
+
+// Open connects to a migrated database. Close it when done.
+func Open(ctx context.Context, url string, opts Options) (*Ledger, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	cfg.MaxConns = opts.MaxConns
+	if cfg.MaxConns == 0 {
+		cfg.MaxConns = 16
+	}
+	// A statement or a lock that takes this long is a fault; failing it is better than a gate that hangs.
+	cfg.ConnConfig.RuntimeParams["statement_timeout"] = "30s"
+	cfg.ConnConfig.RuntimeParams["application_name"] = "runledger"
+	cfg.ConnConfig.ConnectTimeout = 5 * time.Second
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	l := &Ledger{pool: pool, log: opts.Log}
+	l.notifier = startNotifier(pool, opts.Log)
+	l.listener = startListener(cfg.ConnConfig.Copy(), opts.Log)
+	return l, nil
+}
+
+// Close sends the notifications that wait, stops listening and closes the pool. Closing twice is fine.
+func (l *Ledger) Close() {
+	l.notifier.stop()
+	l.listener.stop()
+	l.pool.Close()
+}
+
+// Ping reports whether the database answers.
+func (l *Ledger) Ping(ctx context.Context) error {
+	if err := l.pool.Ping(ctx); err != nil {
+		return fmt.Errorf("ping ledger: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"runledger/agent"
+)
+
+const runColumns = `r.run_id, r.conversation_id, r.root_run_id, r.parent_run_id, r.message_id, r.request_id, r.session_id, r.epoch, r.status,
+	r.input, r.attachments, r.metadata, r.definition, r.start_sequence, r.final_output, r.error, r.created_at, r.started_at, r.finished_at`
+
+func scanRun(row pgx.CollectableRow) (agent.Run, error) {
+	var (
+		r                       agent.Run
+		parent                  *string
+		attachments, definition []byte
+		failure                 []byte
+	)
+	err := row.Scan(&r.RunID, &r.ConversationID, &r.RootRunID, &parent, &r.MessageID, &r.RequestID, &r.SessionID, &r.Epoch, &r.Status,
+		&r.Input, &attachments, &r.Metadata, &definition, &r.StartSequence, &r.FinalOutput, &failure, &r.CreatedAt, &r.StartedAt, &r.FinishedAt)
+	if err != nil {
+		return r, err
+	}
+	if parent != nil {
+		r.ParentRunID = *parent
+	}
+	if err := json.Unmarshal(attachments, &r.Attachments); err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(definition, &r.Definition); err != nil {
+		return r, err
+	}
+	if failure != nil {
+		r.Error = &agent.Error{}
+		return r, json.Unmarshal(failure, r.Error)
+	}
+	return r, nil
+}
+
+// notFound makes an unknown or malformed id, and one of another owner, the same answer.
+func notFound(err error, what, id string) error {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return &agent.NotFoundError{What: what, ID: id}
+	}
+	if err != nil {
+		return fmt.Errorf("read %s %s: %w", what, id, err)
+	}
+	return nil
+}
+
+func checkID(what, id string) error {
+	if err := uuid.Validate(id); err != nil {
+		return &agent.NotFoundError{What: what, ID: id}
+	}
+	return nil
+}
+
+// Run reads a run of an owner. Error: *agent.NotFoundError.
+func (l *Ledger) Run(ctx context.Context, owner, runID string) (agent.Run, error) {
+	if err := checkID("run", runID); err != nil {
+		return agent.Run{}, err
+	}
+	rows, err := l.pool.Query(ctx, `SELECT `+runColumns+` FROM agent_executions r JOIN conversations c ON c.id = r.conversation_id
+		WHERE r.run_id = $1 AND c.owner = $2`, runID, owner)
+	if err != nil {
+		return agent.Run{}, fmt.Errorf("read run %s: %w", runID, err)
+	}
+	run, err := pgx.CollectExactlyOneRow(rows, scanRun)
+	return run, notFound(err, "run", runID)
+}
+
+// WorkerRun reads a run and its plan (nil when there is none yet), whoever owns it.
+func (l *Ledger) WorkerRun(ctx context.Context, runID string) (run agent.Run, plan *agent.Plan, err error) {
+	rows, err := l.pool.Query(ctx, `SELECT `+runColumns+` FROM agent_executions r WHERE r.run_id = $1`, runID)
+	if err != nil {
+		return run, nil, fmt.Errorf("read run %s: %w", runID, err)
+	}
+	run, err = pgx.CollectExactlyOneRow(rows, scanRun)
+	if err != nil {
+		return run, nil, notFound(err, "run", runID)
+	}
+	plan, err = l.RunPlan(ctx, runID)
+	return run, plan, err
+}
+
+// RunPlan reads a run's plan, nil when it has none yet.
+func (l *Ledger) RunPlan(ctx context.Context, runID string) (*agent.Plan, error) {
+	var raw []byte
+	err := l.pool.QueryRow(ctx, `SELECT plan FROM agent_executions WHERE run_id = $1`, runID).Scan(&raw)
+	if err != nil {
+		return nil, notFound(err, "run", runID)
+	}
+	if raw == nil {
+		return nil, nil
+	}
+	plan := new(agent.Plan)
+	if err := json.Unmarshal(raw, plan); err != nil {
+		return nil, fmt.Errorf("plan of run %s: %w", runID, err)
+	}
+	return plan, nil
+}
+
+// Runs lists runs, newest first.
+func (l *Ledger) Runs(ctx context.Context, f agent.RunFilter) (runs []agent.Run, hasMore bool, err error) {
+	if f.ConversationID != "" {
+		if err := checkID("conversation", f.ConversationID); err != nil {
+			return nil, false, err
+		}
+	}
+	if f.Before != "" {
+		if err := checkID("run", f.Before); err != nil {
+			return nil, false, err
+		}
+	}
+	rows, err := l.pool.Query(ctx, `SELECT `+runColumns+` FROM agent_executions r JOIN conversations c ON c.id = r.conversation_id
+		WHERE c.owner = $1 AND ($2::uuid IS NULL OR r.conversation_id = $2) AND ($3 = '' OR r.status = $3)
+			AND ($4 = '' OR r.definition ->> 'agent' = $4)
+			AND ($5::uuid IS NULL OR (r.created_at, r.run_id) < (SELECT created_at, run_id FROM agent_executions WHERE run_id = $5))
+		ORDER BY r.created_at DESC, r.run_id DESC LIMIT $6`,
+		f.Owner, nullText(f.ConversationID), string(f.Status), f.Agent, nullText(f.Before), f.Limit+1)
+	if err != nil {
+		return nil, false, fmt.Errorf("list runs: %w", err)
+	}
+	return page(rows, scanRun, f.Limit, "list runs")
+}
+
+// page collects rows that were asked for one beyond the limit, so that has_more is exact.
+func page[T any](rows pgx.Rows, scan pgx.RowToFunc[T], limit int, what string) (items []T, hasMore bool, err error) {
+	items, err = pgx.CollectRows(rows, scan)
+	if err != nil {
+		return nil, false, fmt.Errorf("%s: %w", what, err)
+	}
+	if len(items) > limit {
+		return items[:limit], true, nil
+	}
+	return items, false, nil
+}
+
+const conversationColumns = `id, title, last_sequence, created_at, updated_at`
+
+func scanConversation(row pgx.CollectableRow) (agent.Conversation, error) {
+	var c agent.Conversation
+	err := row.Scan(&c.ConversationID, &c.Title, &c.LastSequence, &c.CreatedAt, &c.UpdatedAt)
+	return c, err
+}
+
+// Conversation reads a conversation of an owner. Error: *agent.NotFoundError.
+func (l *Ledger) Conversation(ctx context.Context, owner, id string) (agent.Conversation, error) {
+	if err := checkID("conversation", id); err != nil {
+		return agent.Conversation{}, err
+	}
+	rows, err := l.pool.Query(ctx, `SELECT `+conversationColumns+` FROM conversations WHERE id = $1 AND owner = $2`, id, owner)
+	if err != nil {
+		return agent.Conversation{}, fmt.Errorf("read conversation %s: %w", id, err)
+	}
+	c, err := pgx.CollectExactlyOneRow(rows, scanConversation)
+	return c, notFound(err, "conversation", id)
+}
+
+// Conversations lists an owner's conversations, newest first, going on after the conversation before.
+func (l *Ledger) Conversations(ctx context.Context, owner, before string, limit int) ([]agent.Conversation, bool, error) {
+	if before != "" {
+		if err := checkID("conversation", before); err != nil {
+			return nil, false, err
+		}
+	}
+	rows, err := l.pool.Query(ctx, `SELECT `+conversationColumns+` FROM conversations WHERE owner = $1
+			AND ($2::uuid IS NULL OR (created_at, id) < (SELECT created_at, id FROM conversations WHERE id = $2))
+		ORDER BY created_at DESC, id DESC LIMIT $3`, owner, nullText(before), limit+1)
+	if err != nil {
+		return nil, false, fmt.Errorf("list conversations: %w", err)
+	}
+	return page(rows, scanConversation, limit, "list conversations")
+}
+
+// Messages lists a conversation's messages that came with an event after the given number, oldest first.
+func (l *Ledger) Messages(ctx context.Context, conversationID string, after int64, limit int) ([]agent.Message, bool, error) {
+	rows, err := l.pool.Query(ctx, `SELECT `+messageColumns+` FROM messages WHERE conversation_id = $1 AND sequence_number > $2
+		ORDER BY sequence_number LIMIT $3`, conversationID, after, limit+1)
+	if err != nil {
+		return nil, false, fmt.Errorf("list messages: %w", err)
+	}
+	return page(rows, scanMessage, limit, "list messages")
+}
+
+const messageColumns = `id, run_id, role, content, tool_calls, tool_call_id, tool_name, command_id, sequence_number, created_at`
+
+func scanMessage(row pgx.CollectableRow) (agent.Message, error) {
+	var m agent.Message
+	err := row.Scan(&m.MessageID, &m.RunID, &m.Role, &m.Content, &m.ToolCalls, &m.ToolCallID, &m.ToolName, &m.CommandID, &m.Sequence, &m.CreatedAt)
+	return m, err
+}
+
+// History lists what a conversation held before a number: the messages that a run which started there continues. It is
+// the same at every reading. Users' messages and final answers are part of it; the tool calls on the way to them are not.
+func (l *Ledger) History(ctx context.Context, conversationID string, before int64) ([]agent.Message, error) {
+	rows, err := l.pool.Query(ctx, `SELECT `+messageColumns+` FROM messages WHERE conversation_id = $1 AND sequence_number < $2
+			AND tool_calls IS NULL AND role <> 'tool'
+		ORDER BY sequence_number`, conversationID, before)
+	if err != nil {
+		return nil, fmt.Errorf("history of conversation %s: %w", conversationID, err)
+	}
+	messages, err := pgx.CollectRows(rows, scanMessage)
+	if err != nil {
+		return nil, fmt.Errorf("history of conversation %s: %w", conversationID, err)
+	}
+	return messages, nil
+}
+
+// ExecutionStatus tells whether a run of the conversation is queued or at work, and how far its log goes.
+func (l *Ledger) ExecutionStatus(ctx context.Context, conversationID string) (agent.ExecutionStatus, error) {
+	var s agent.ExecutionStatus
+	err := l.pool.QueryRow(ctx, `SELECT c.last_sequence, r.message_id::text, coalesce(r.finished_at IS NULL, false)
+		FROM conversations c LEFT JOIN LATERAL (SELECT message_id, finished_at FROM agent_executions
+			WHERE conversation_id = c.id ORDER BY (finished_at IS NULL) DESC, created_at DESC, run_id DESC LIMIT 1) r ON true
+		WHERE c.id = $1`, conversationID).Scan(&s.LastSequence, &s.CurrentMessageID, &s.IsRunning)
+	if err != nil {
+		return s, notFound(err, "conversation", conversationID)
+	}
+	return s, nil
+}

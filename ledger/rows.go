@@ -1,0 +1,57 @@
+package ledger
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"runledger/agent"
+)
+
+const eventColumns = `sequence_number, event_type, conversation_id, run_id, root_run_id, message_id, node_id, command_id, attempt,
+	created_at, event_data, epoch`
+
+func scanEvent(row pgx.CollectableRow) (agent.Event, error) {
+	var e agent.Event
+	err := row.Scan(&e.Sequence, &e.Type, &e.ConversationID, &e.RunID, &e.RootRunID, &e.MessageID, &e.NodeID, &e.CommandID,
+		&e.Attempt, &e.CreatedAt, &e.Data, &e.Epoch)
+	e.CreatedAt = e.CreatedAt.UTC()
+	return e, err
+}
+
+// commandRowColumns reads a command with its result's bytes, wherever they stand. $1 is the run, $2 the command.
+const commandRowColumns = `SELECT c.run_id, c.command_id, c.node_id, c.kind, c.tool, c.effect_class, c.state, c.input_hash, c.dispatch_no,
+	c.owner_epoch, c.owner_schedule, c.owner_attempt, c.lease_until, c.deadline, c.sequence_number,
+	coalesce(c.result, (SELECT p.bytes FROM payloads p WHERE p.hash = c.result_hash)), c.result_hash, c.error
+	FROM commands c WHERE c.run_id = $1 AND c.command_id = $2 `
+
+func collectCommandRow(rows pgx.Rows) (*agent.CommandRow, error) {
+	c, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (*agent.CommandRow, error) {
+		var c agent.CommandRow
+		var lease, deadline *time.Time
+		var result, failure []byte
+		err := row.Scan(&c.RunID, &c.CommandID, &c.NodeID, &c.Kind, &c.Tool, &c.Effect, &c.State, &c.InputHash, &c.DispatchNo,
+			&c.Owner.Epoch, &c.Owner.Schedule, &c.Owner.Attempt, &lease, &deadline, &c.Sequence, &result, &c.ResultHash, &failure)
+		if err != nil {
+			return nil, err
+		}
+		if lease != nil {
+			c.LeaseUntil = *lease
+		}
+		if deadline != nil {
+			c.Deadline = *deadline
+		}
+		c.Result = result
+		if failure != nil {
+			c.Error = &agent.Error{}
+			err = json.Unmarshal(failure, c.Error)
+		}
+		return &c, err
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	return c, err
+}

@@ -1,0 +1,89 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// maxNumberExponent bounds the numbers that go to jsonb as numbers; Postgres refuses those beyond numeric's range.
+const maxNumberExponent = 1000
+
+// jsonbSafe returns doc as jsonb takes it: NUL characters and lone surrogates become U+FFFD, numbers beyond numeric's range
+// become strings. Exact bytes are kept elsewhere; an event shows a value, it is not the value.
+func jsonbSafe(doc json.RawMessage) (json.RawMessage, error) {
+	if !bytes.Contains(doc, []byte(`\u`)) && !longNumber(doc) {
+		return doc, nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(doc))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return nil, fmt.Errorf("event data: %w", err)
+	}
+	return json.Marshal(safeValue(v))
+}
+
+// longNumber reports whether doc may hold a number with an exponent or of many digits. It looks at bytes only, so it may
+// be wrong about a text, which costs a decoding and nothing else.
+func longNumber(doc []byte) bool {
+	digits := 0
+	for i, c := range doc {
+		switch {
+		case c >= '0' && c <= '9':
+			digits++
+			if digits > 300 {
+				return true
+			}
+		case (c == 'e' || c == 'E') && digits > 0 && i+1 < len(doc) && (doc[i+1] == '+' || doc[i+1] == '-' || (doc[i+1] >= '0' && doc[i+1] <= '9')):
+			return true
+		default:
+			digits = 0
+		}
+	}
+	return false
+}
+
+func safeValue(v any) any {
+	switch v := v.(type) {
+	case string:
+		return strings.ReplaceAll(v, "\x00", "\uFFFD")
+	case json.Number:
+		return safeNumber(v)
+	case []any:
+		for i := range v {
+			v[i] = safeValue(v[i])
+		}
+		return v
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for key, item := range v {
+			out[strings.ReplaceAll(key, "\x00", "\uFFFD")] = safeValue(item)
+		}
+		return out
+	}
+	return v
+}
+
+func safeNumber(n json.Number) any {
+	text := n.String()
+	mantissa, exponent, found := strings.Cut(strings.ToLower(text), "e")
+	if len(mantissa) > maxNumberExponent {
+		return text
+	}
+	if found {
+		e, err := strconv.Atoi(exponent)
+		if err != nil || math.Abs(float64(e)) > maxNumberExponent {
+			return text
+		}
+	}
+	return n
+}
+
+// textSafe returns s as a text column takes it.
+func textSafe(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}

@@ -1,0 +1,277 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"runledger/agent"
+)
+
+// txn is one write transaction on a run. It is opened with everything it may need locked and read, in one round trip and
+// in the lock order run, command, conversation; it collects what is to be written in memory; and it writes and commits in
+// one more round trip.
+type txn struct {
+	tx  pgx.Tx
+	now time.Time
+
+	run     runHead
+	command *agent.CommandRow // nil when there is none
+	last    int64             // the conversation's last number, counted on as events are appended
+	state   agent.State       // only when opened withState
+
+	newEvents []agent.Event
+	factNos   []int // one per new event, 0 for none
+	writes    pgx.Batch
+}
+
+// runHead is what a transaction needs of the run's row.
+type runHead struct {
+	runID          string
+	conversationID string
+	rootRunID      string
+	messageID      string
+	epoch          int
+	status         agent.Status
+	startSequence  int64
+	startedAt      *time.Time
+}
+
+// txnScope says what to lock and read.
+type txnScope struct {
+	runID     string
+	epoch     int
+	commandID string
+	facts     []agent.Fact
+	withState bool
+	// changesRun takes the stronger lock on the run's row at once. Two transactions that upgrade would deadlock.
+	changesRun bool
+	// openCommands locks all commands of the run without an outcome, in order.
+	openCommands bool
+}
+
+// write runs one transaction: open, decide, write, commit. When decide returns an error nothing is
+// written.
+func (l *Ledger) write(ctx context.Context, scope txnScope, decide func(*txn) error) error {
+	tx, err := l.pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	t := &txn{tx: tx}
+	if err := t.open(ctx, scope); err != nil {
+		return err
+	}
+	if err := decide(t); err != nil {
+		return err
+	}
+	wrote := len(t.newEvents) > 0
+	if err := t.flush(ctx); err != nil {
+		return err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return err
+	}
+	if wrote {
+		l.notifier.news(t.run.conversationID, false)
+	}
+	return nil
+}
+
+const (
+	runHeadColumns = `SELECT run_id, conversation_id, root_run_id, message_id, epoch, status, start_sequence, started_at
+		FROM agent_executions WHERE run_id = $1 `
+	lockCounter = `SELECT last_sequence, clock_timestamp() FROM conversations
+		WHERE id = (SELECT conversation_id FROM agent_executions WHERE run_id = $1) FOR NO KEY UPDATE`
+	latestState = `SELECT execution_state FROM execution_checkpoints WHERE run_id = $1 ORDER BY sequence_number DESC LIMIT 1`
+	eventsSince = `SELECT ` + eventColumns + ` FROM agent_execution_events WHERE run_id = $1 AND sequence_number >
+		coalesce((SELECT (execution_state ->> 'sequence_number')::bigint FROM execution_checkpoints WHERE run_id = $1
+			ORDER BY sequence_number DESC LIMIT 1), 0) ORDER BY sequence_number`
+)
+
+func (t *txn) open(ctx context.Context, scope txnScope) error {
+	var batch pgx.Batch
+	runLock := "FOR SHARE"
+	if scope.changesRun {
+		runLock = "FOR NO KEY UPDATE"
+	}
+	batch.Queue(runHeadColumns+runLock, scope.runID).QueryRow(func(row pgx.Row) error {
+		h := &t.run
+		err := row.Scan(&h.runID, &h.conversationID, &h.rootRunID, &h.messageID, &h.epoch, &h.status, &h.startSequence, &h.startedAt)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return &agent.NotFoundError{What: "run", ID: scope.runID}
+		}
+		return err
+	})
+	if scope.openCommands {
+		batch.Queue(`SELECT command_id FROM commands WHERE run_id = $1 AND state IN ('dispatched', 'released', 'in_doubt')
+			ORDER BY command_id FOR NO KEY UPDATE`, scope.runID)
+	}
+	if scope.commandID != "" {
+		batch.Queue(commandRowColumns+`FOR NO KEY UPDATE OF c`, scope.runID, scope.commandID).Query(func(rows pgx.Rows) error {
+			row, err := collectCommandRow(rows)
+			t.command = row
+			return err
+		})
+	}
+	batch.Queue(lockCounter, scope.runID).QueryRow(func(row pgx.Row) error { return row.Scan(&t.last, &t.now) })
+	lastFact := 0
+	if len(scope.facts) > 0 {
+		batch.Queue(`SELECT coalesce(max(fact_no), 0) FROM agent_execution_events WHERE run_id = $1 AND epoch = $2 AND fact_no IS NOT NULL`,
+			scope.runID, scope.epoch).QueryRow(func(row pgx.Row) error { return row.Scan(&lastFact) })
+	}
+	if scope.withState {
+		t.queueState(&batch, scope.runID)
+	}
+	if err := t.tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return err
+	}
+	if t.run.epoch != scope.epoch {
+		return agent.Failed(agent.CodeStaleEpoch, "run %s is in epoch %d, this execution is of epoch %d", scope.runID, t.run.epoch, scope.epoch)
+	}
+	for _, f := range scope.facts {
+		if f.No <= lastFact {
+			continue
+		}
+		if t.run.status.Terminal() {
+			return t.ended()
+		}
+		e := agent.Event{Type: f.Type, NodeID: f.NodeID, Data: f.Data}
+		if err := t.appendEvent(e, f.No); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// queueState reads the run's state: its latest checkpoint and the events after it. It must come after the counter's lock.
+func (t *txn) queueState(batch *pgx.Batch, runID string) {
+	batch.Queue(latestState, runID).Query(func(rows pgx.Rows) error {
+		states, err := pgx.CollectRows(rows, pgx.RowTo[agent.State])
+		if len(states) > 0 {
+			t.state = states[0]
+		}
+		return err
+	})
+	batch.Queue(eventsSince, runID).Query(func(rows pgx.Rows) error {
+		since, err := pgx.CollectRows(rows, scanEvent)
+		if err != nil {
+			return err
+		}
+		for _, e := range since {
+			if t.state, err = agent.Apply(t.state, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// ended is the refusal of everything that comes after a run's terminal event.
+func (t *txn) ended() error {
+	return agent.Failed(agent.CodeStaleEpoch, "run %s has ended: %s", t.run.runID, t.run.status)
+}
+
+// event appends an event of a command or node with the given payload.
+func (t *txn) event(typ agent.EventType, nodeID, commandID string, attempt int, data any) error {
+	raw, err := json.Marshal(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", typ, err)
+	}
+	return t.appendEvent(agent.Event{Type: typ, NodeID: nodeID, CommandID: commandID, Attempt: attempt, Data: raw}, 0)
+}
+
+func (t *txn) appendEvent(e agent.Event, factNo int) error {
+	if e.Data == nil {
+		e.Data = json.RawMessage("{}")
+	}
+	safe, err := jsonbSafe(e.Data)
+	if err != nil {
+		return err
+	}
+	t.last++
+	e.Sequence, e.Data, e.CreatedAt, e.Epoch = t.last, safe, t.now, t.run.epoch
+	e.ConversationID, e.RunID, e.RootRunID, e.MessageID = t.run.conversationID, t.run.runID, t.run.rootRunID, t.run.messageID
+	t.newEvents = append(t.newEvents, e)
+	t.factNos = append(t.factNos, factNo)
+	return nil
+}
+
+// checkpoint appends checkpoint_saved and queues its row: the state after everything appended so far.
+func (t *txn) checkpoint(typ agent.CheckpointType, nodeID, commandID string) error {
+	for _, e := range t.newEvents {
+		var err error
+		if t.state, err = agent.Apply(t.state, e); err != nil {
+			return err
+		}
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return err
+	}
+	step := t.state.Step()
+	err = t.event(agent.CheckpointSaved, nodeID, commandID, 0, agent.CheckpointSavedData{CheckpointID: id.String(), Type: typ, Step: step})
+	if err != nil {
+		return err
+	}
+	t.writes.Queue(`INSERT INTO execution_checkpoints
+		(id, conversation_id, message_id, checkpoint_type, execution_state, step_number, created_at, run_id, epoch, sequence_number)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+		id, t.run.conversationID, t.run.messageID, typ, t.state, step, t.now, t.run.runID, t.run.epoch, t.last)
+	return nil
+}
+
+// message queues a message of the conversation under the number of the newest event.
+func (t *txn) message(m *agent.Message) error {
+	id := m.MessageID
+	if id == "" {
+		v7, err := uuid.NewV7()
+		if err != nil {
+			return err
+		}
+		id = v7.String()
+	}
+	t.writes.Queue(`INSERT INTO messages
+		(id, conversation_id, run_id, role, content, tool_calls, tool_call_id, tool_name, command_id, sequence_number, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		id, t.run.conversationID, t.run.runID, m.Role, textSafe(m.Content), nullJSON(m.ToolCalls), m.ToolCallID, m.ToolName, m.CommandID, t.last, t.now)
+	return nil
+}
+
+func (t *txn) flush(ctx context.Context) error {
+	if n := len(t.newEvents); n > 0 {
+		types, data := make([]string, n), make([]string, n)
+		nodes, commands := make([]string, n), make([]string, n)
+		attempts, facts := make([]int, n), make([]*int, n)
+		for i, e := range t.newEvents {
+			types[i], data[i], nodes[i], commands[i], attempts[i] = string(e.Type), string(e.Data), e.NodeID, e.CommandID, e.Attempt
+			if t.factNos[i] > 0 {
+				facts[i] = &t.factNos[i]
+			}
+		}
+		t.writes.Queue(`INSERT INTO agent_execution_events (conversation_id, message_id, run_id, root_run_id, epoch, created_at,
+				sequence_number, event_type, event_data, node_id, command_id, attempt, fact_no)
+			SELECT $1, $2, $3, $4, $5, $6, $7 + ord, typ, doc::jsonb, node, command, attempt, fact
+			FROM unnest($8::text[], $9::text[], $10::text[], $11::text[], $12::int[], $13::int[])
+				WITH ORDINALITY AS e (typ, doc, node, command, attempt, fact, ord)`,
+			t.run.conversationID, t.run.messageID, t.run.runID, t.run.rootRunID, t.run.epoch, t.now, t.last-int64(n),
+			types, data, nodes, commands, attempts, facts)
+		t.writes.Queue(`UPDATE conversations SET last_sequence = $2, updated_at = $3 WHERE id = $1`, t.run.conversationID, t.last, t.now)
+	}
+	if t.writes.Len() == 0 {
+		return nil
+	}
+	return t.tx.SendBatch(ctx, &t.writes).Close()
+}
+
+func nullJSON(raw json.RawMessage) any {
+	if len(raw) == 0 {
+		return nil
+	}
+	return string(raw)
+}
