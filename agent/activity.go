@@ -134,9 +134,10 @@ type PlannerReply struct {
 	Plan *Shape `json:"plan,omitempty"`
 }
 
-// RecordCall writes facts when no command is due to carry them.
+// RecordCall writes facts when no command is due to carry them, and where the run stands when that has changed.
 type RecordCall struct {
 	Scope
+	Status Status `json:"status,omitempty"`
 }
 
 // RecordReply acknowledges facts.

@@ -10,12 +10,15 @@ import (
 	"runledger/agent"
 )
 
-// Record writes the facts of an execution that no command carries.
+// Record writes the facts of an execution that no command carries, and where the run stands when that has changed.
 func (l *Ledger) Record(ctx context.Context, call agent.RecordCall) (agent.RecordReply, error) {
 	var reply agent.RecordReply
-	scope := txnScope{runID: call.RunID, epoch: call.Epoch, facts: call.Facts}
+	scope := txnScope{runID: call.RunID, epoch: call.Epoch, facts: call.Facts, changesRun: call.Status != ""}
 	err := l.write(ctx, scope, func(t *txn) error {
 		reply.Sequence = t.last
+		if call.Status != "" && !t.run.status.Terminal() && t.run.status != agent.Cancelling {
+			t.writes.Queue(`UPDATE agent_executions SET status = $2 WHERE run_id = $1`, call.RunID, call.Status)
+		}
 		return nil
 	})
 	if err != nil {

@@ -1,0 +1,184 @@
+package workflows
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"runledger/agent"
+	"runledger/policy"
+)
+
+// AgentExecution executes a run: plan, execute, finish. Registered as agent.WorkflowName.
+//
+// It ends as the run ends: a failed run fails the workflow with the run's error code as its type, a cancelled one cancels it.
+func AgentExecution(ctx workflow.Context, in agent.RunInput) (agent.RunOutput, error) {
+	ctx, cancel := workflow.WithCancel(ctx)
+	e := &execution{in: in, plan: in.Plan, state: in.State, cancel: cancel}
+	e.logger = workflow.GetLogger(ctx)
+	if err := workflow.SetQueryHandler(ctx, agent.StateQuery, e.query); err != nil {
+		return agent.RunOutput{}, err
+	}
+	workflow.Go(ctx, e.listen)
+	workflow.Go(ctx, e.watchTime)
+	workflow.Go(ctx, e.watchDoubt)
+
+	failure := e.run(ctx)
+	return e.finish(ctx, failure)
+}
+
+// execution is one execution of a run. Its fields are touched by the workflow's coroutines only, one at a time.
+type execution struct {
+	in     agent.RunInput
+	plan   *agent.Shape
+	rules  *policy.Rules
+	state  agent.State
+	cancel workflow.CancelFunc
+	logger interface {
+		Warn(msg string, keyvals ...interface{})
+	}
+
+	// facts are those that no activity has acknowledged yet, lastFact the number of the newest.
+	facts    []agent.Fact
+	lastFact int
+	// schedule counts the activities scheduled for commands.
+	schedule int
+
+	// working are the indexes of the nodes at work. busy counts the coroutines of nodes and tool calls that can go on by
+	// themselves, parked those that wait for a person.
+	working agent.Bits
+	busy    int
+	parked  int
+	// final is the command whose result is the run's output.
+	final string
+
+	cancelled *agent.Intent
+	timedOut  bool
+	// replaced: another execution has taken the run over, or it has ended; nothing may be written any more.
+	replaced *agent.Error
+}
+
+// run plans and executes. A nil result means that the final node has finished.
+func (e *execution) run(ctx workflow.Context) *agent.Error {
+	if e.plan == nil {
+		if failure := e.makePlan(ctx); failure != nil {
+			return failure
+		}
+	}
+	return e.runNodes(ctx)
+}
+
+func (e *execution) makePlan(ctx workflow.Context) *agent.Error {
+	e.show(ctx)
+	call := agent.Call{CommandID: agent.PlanNodeID, NodeID: agent.PlanNodeID, Timeout: agent.DefaultModelTimeout}
+	reply := e.callPlanner(ctx, call)
+	switch reply.Outcome {
+	case agent.OutcomeCommitted:
+		e.plan = reply.Plan
+		return nil
+	case agent.OutcomeInDoubt:
+		e.busy++
+		e.park(ctx)
+		e.busy--
+		return nil
+	case agent.OutcomeFailed, agent.OutcomeAborted, agent.OutcomeUnknown:
+	}
+	return reply.Error
+}
+
+// finish writes the end of the run. It runs after every node has come to rest, on a context that no cancellation reaches.
+func (e *execution) finish(ctx workflow.Context, failure *agent.Error) (agent.RunOutput, error) {
+	if e.replaced != nil {
+		return agent.RunOutput{}, temporal.NewNonRetryableApplicationError(e.replaced.Message, string(e.replaced.Code), nil)
+	}
+	call := agent.FinishCall{Scope: e.scope(), Status: agent.Completed, OutputCommand: e.final, Summary: e.summary()}
+	switch {
+	case e.timedOut:
+		failure = agent.Failed(agent.CodeLimit, "the run took longer than its limit of %s", e.in.Limits.Timeout)
+		call.Status, call.Error = agent.FailedStatus, failure
+	case ctx.Err() != nil:
+		call.Status, call.Error = agent.Cancelled, &agent.Error{Code: agent.CodeCancelled, Message: "cancelled in Temporal"}
+		if e.cancelled != nil {
+			call.By, call.Error.Message = e.cancelled.By, e.cancelled.Reason
+		}
+	case failure != nil:
+		call.Status, call.Error = agent.FailedStatus, failure
+	}
+	ctx, _ = workflow.NewDisconnectedContext(ctx)
+	reply, err := do(ctx, agent.Finish, call, housekeeping("finish: "+string(call.Status)))
+	if err != nil {
+		return agent.RunOutput{}, err
+	}
+	e.state.Status = reply.Status
+	workflow.SetCurrentDetails(ctx, e.details())
+	out := agent.RunOutput{Status: reply.Status, Sequence: reply.Sequence}
+	switch reply.Status {
+	case agent.FailedStatus:
+		return out, temporal.NewNonRetryableApplicationError(call.Error.Error(), string(call.Error.Code), nil)
+	case agent.Cancelled:
+		return out, temporal.NewCanceledError()
+	default:
+		return out, nil
+	}
+}
+
+// listen takes the signals of the outbox. An intent that was seen is dropped, since the outbox delivers at least once.
+func (e *execution) listen(ctx workflow.Context) {
+	signals := workflow.GetSignalChannel(ctx, agent.CancelSignal)
+	for {
+		var intent agent.Intent
+		signals.Receive(ctx, &intent)
+		if e.cancelled == nil {
+			e.cancelled = &intent
+			e.cancel()
+		}
+	}
+}
+
+// watchTime ends the run at its wall time. There is no workflow timeout: Temporal would end the run without a word in the
+// ledger.
+func (e *execution) watchTime(ctx workflow.Context) {
+	if e.in.Limits.Timeout <= 0 {
+		return
+	}
+	timer := workflow.NewTimerWithOptions(ctx, time.Duration(e.in.Limits.Timeout), workflow.TimerOptions{Summary: "the run's time limit"})
+	if timer.Get(ctx, nil) == nil {
+		e.timedOut = true
+		e.cancel()
+	}
+}
+
+// watchDoubt tells the ledger when nothing of the run can go on until somebody resolves a command in doubt.
+func (e *execution) watchDoubt(ctx workflow.Context) {
+	if workflow.Await(ctx, func() bool { return e.parked > 0 && e.busy == 0 }) == nil {
+		e.record(ctx, agent.InDoubt)
+	}
+}
+
+// fact puts something that only the workflow knows on its way to the ledger, with the next activity.
+func (e *execution) fact(typ agent.EventType, nodeID string, data any) {
+	raw, err := json.Marshal(data)
+	if err != nil {
+		// The payloads of facts are plain structs of this package's making; they always marshal.
+		panic(fmt.Sprintf("fact %s: %v", typ, err))
+	}
+	e.lastFact++
+	e.facts = append(e.facts, agent.Fact{No: e.lastFact, Type: typ, NodeID: nodeID, Data: raw})
+}
+
+// scope gives an activity this execution's name and all facts that nobody has acknowledged. Activities at work at the same
+// time carry the same facts; the ledger writes each once.
+func (e *execution) scope() agent.Scope {
+	facts := make([]agent.Fact, len(e.facts))
+	copy(facts, e.facts)
+	return agent.Scope{RunID: e.in.RunID, Epoch: e.in.Epoch, Facts: facts}
+}
+
+func (e *execution) acknowledge(carried []agent.Fact) {
+	for len(carried) > 0 && len(e.facts) > 0 && e.facts[0].No <= carried[len(carried)-1].No {
+		e.facts = e.facts[1:]
+	}
+}

@@ -1,0 +1,178 @@
+package workflows
+
+import (
+	"errors"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"runledger/agent"
+	"runledger/policy"
+)
+
+const (
+	// heartbeatTimeout is how soon Temporal notices a lost worker. The lease of its command is over by then.
+	heartbeatTimeout = 20 * time.Second
+	// commitGrace is what an activity has, beyond its effect, to begin and commit.
+	commitGrace = 60 * time.Second
+	// maxFences bounds how often a command is scheduled anew because its activity ended before it began.
+	maxFences = 3
+)
+
+// retryPolicy is the one of all activities: no limit of attempts. What limits the executions of an effect is the gate.
+func retryPolicy() *temporal.RetryPolicy {
+	return &temporal.RetryPolicy{InitialInterval: 500 * time.Millisecond, BackoffCoefficient: 2, MaximumInterval: 10 * time.Second}
+}
+
+// housekeeping are the options of activities without an effect.
+func housekeeping(summary string) workflow.ActivityOptions {
+	return workflow.ActivityOptions{StartToCloseTimeout: commitGrace, RetryPolicy: retryPolicy(), Summary: summary}
+}
+
+// do executes an activity and waits for it.
+func do[In, Out any](ctx workflow.Context, name agent.Activity[In, Out], in In, opts workflow.ActivityOptions) (Out, error) {
+	var out Out
+	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, opts), string(name), in).Get(ctx, &out)
+	return out, err
+}
+
+func (e *execution) callPlanner(ctx workflow.Context, call agent.Call) agent.PlannerReply {
+	var reply agent.PlannerReply
+	settled := e.command(ctx, call, policy.Command{Kind: agent.PlanCommand, Effect: agent.Idempotent}, "plan",
+		func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (err error) {
+			reply, err = do(ctx, agent.CallPlanner, agent.PlannerCall{Call: call}, opts)
+			return err
+		})
+	if settled != nil {
+		return agent.PlannerReply{Reply: settled.Reply, Plan: settled.Plan}
+	}
+	return reply
+}
+
+func (e *execution) callModel(ctx workflow.Context, in agent.ModelCall, summary string) agent.ModelReply {
+	var reply agent.ModelReply
+	settled := e.command(ctx, in.Call, policy.Command{Kind: agent.ModelCommand, Effect: agent.Idempotent}, summary,
+		func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (err error) {
+			in.Call = call
+			reply, err = do(ctx, agent.CallModel, in, opts)
+			return err
+		})
+	if settled != nil {
+		return agent.ModelReply{Reply: settled.Reply, Tools: settled.Tools}
+	}
+	return reply
+}
+
+func (e *execution) callTool(ctx workflow.Context, in agent.ToolCall, effect agent.EffectClass, summary string) agent.Reply {
+	var reply agent.Reply
+	settled := e.command(ctx, in.Call, policy.Command{Kind: agent.ToolCommand, Tool: in.Tool, Effect: effect}, summary,
+		func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (err error) {
+			in.Call = call
+			reply, err = do(ctx, agent.CallTool, in, opts)
+			return err
+		})
+	if settled != nil {
+		return settled.Reply
+	}
+	return reply
+}
+
+// command asks the policy, schedules a command's activity and waits for its outcome. A nil result means that the activity
+// gave its reply; otherwise the activity ended in an error and the result is what became of the command.
+func (e *execution) command(ctx workflow.Context, call agent.Call, asked policy.Command, summary string,
+	execute func(workflow.Context, agent.Call, workflow.ActivityOptions) error,
+) *agent.SettleReply {
+	asked.NodeID, asked.CommandID = call.NodeID, call.CommandID
+	switch decision := policy.Decide(e.rules, asked); decision {
+	case policy.Execute, policy.Inject: // the gate injects what is on record
+	case policy.Forbid, policy.Ask:
+		e.fact(agent.PolicyDecided, call.NodeID, map[string]string{"command_id": call.CommandID, "decision": string(decision)})
+		return &agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeFailed,
+			Error: &agent.Error{Code: agent.CodeForbidden, NodeID: call.NodeID, CommandID: call.CommandID, Message: "the policy forbids it: " + string(decision)}}}
+	}
+	opts := workflow.ActivityOptions{
+		StartToCloseTimeout: time.Duration(call.Timeout) + commitGrace,
+		HeartbeatTimeout:    heartbeatTimeout,
+		RetryPolicy:         retryPolicy(),
+		WaitForCancellation: true,
+		Summary:             summary,
+	}
+	for fences := 0; ; fences++ {
+		if ctx.Err() != nil {
+			return aborted(call, "the run was cancelled before it began")
+		}
+		e.schedule++
+		call.Schedule, call.Scope = e.schedule, e.scope()
+		err := execute(ctx, call, opts)
+		if err == nil {
+			e.acknowledge(call.Facts)
+			return nil
+		}
+		reason := asAgentError(err)
+		switch reason.Code {
+		case agent.CodeStaleEpoch:
+			e.replaced = reason
+			e.cancel()
+			return aborted(call, reason.Message)
+		case agent.CodeMismatch:
+			return &agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeFailed, Error: reason}}
+		}
+		settled, err := e.settle(ctx, call, reason)
+		if err != nil {
+			e.replaced = asAgentError(err)
+			e.cancel()
+			return aborted(call, err.Error())
+		}
+		if settled.Outcome != agent.OutcomeUnknown {
+			return &settled
+		}
+		if fences == maxFences {
+			reason.NodeID, reason.CommandID = call.NodeID, call.CommandID
+			return &agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeFailed, Error: reason}}
+		}
+	}
+}
+
+// settle asks what became of a command whose activity ended in an error. It tries without limit, and a cancellation of the
+// run does not stop it.
+func (e *execution) settle(ctx workflow.Context, call agent.Call, reason *agent.Error) (agent.SettleReply, error) {
+	ctx, _ = workflow.NewDisconnectedContext(ctx)
+	call.Scope = e.scope()
+	reply, err := do(ctx, agent.SettleCommand, agent.SettleCall{Call: call, Reason: reason}, housekeeping("settle "+call.CommandID))
+	if err == nil {
+		e.acknowledge(call.Facts)
+	}
+	return reply, err
+}
+
+// record writes facts and a status when no command is due to carry them.
+func (e *execution) record(ctx workflow.Context, status agent.Status) {
+	ctx, _ = workflow.NewDisconnectedContext(ctx)
+	call := agent.RecordCall{Scope: e.scope(), Status: status}
+	if _, err := do(ctx, agent.Record, call, housekeeping("record "+string(status))); err != nil {
+		e.logger.Warn("record failed; the facts go with the next activity", "run_id", e.in.RunID, "error", err)
+		return
+	}
+	e.acknowledge(call.Facts)
+}
+
+func aborted(call agent.Call, why string) *agent.SettleReply {
+	return &agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeAborted,
+		Error: &agent.Error{Code: agent.CodeCancelled, NodeID: call.NodeID, CommandID: call.CommandID, Message: why}}}
+}
+
+// asAgentError reads the stable code of an activity's error: the type of its application error.
+func asAgentError(err error) *agent.Error {
+	var app *temporal.ApplicationError
+	var timeout *temporal.TimeoutError
+	switch {
+	case errors.As(err, &app):
+		return &agent.Error{Code: agent.Code(app.Type()), Message: app.Message()}
+	case temporal.IsCanceledError(err):
+		return &agent.Error{Code: agent.CodeCancelled, Message: "the run was cancelled"}
+	case errors.As(err, &timeout):
+		return &agent.Error{Code: agent.CodeTimeout, Message: timeout.Error()}
+	}
+	return &agent.Error{Code: agent.CodeInternal, Message: err.Error()}
+}

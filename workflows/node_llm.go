@@ -1,0 +1,25 @@
+package workflows
+
+import (
+	"go.temporal.io/sdk/workflow"
+
+	"runledger/agent"
+)
+
+// runLLM asks a model once.
+func (e *execution) runLLM(ctx workflow.Context, i int) *agent.Error {
+	for try := 1; ; try++ {
+		call := e.nodeCall(i, try)
+		reply := e.callModel(ctx, agent.ModelCall{Call: call}, "llm - node "+call.NodeID)
+		if again, failure := e.endSingle(ctx, i, try, call.CommandID, reply.Reply); !again {
+			return failure
+		}
+	}
+}
+
+// nodeCall is the call of a node of one command.
+func (e *execution) nodeCall(i, try int) agent.Call {
+	n := e.plan.Nodes[i]
+	return agent.Call{CommandID: agent.RetryCommandID(n.ID, try), NodeID: n.ID, NodeIndex: i, Opens: !e.state.Started.Has(i) && try == 1,
+		Ends: true, Timeout: n.Timeout}
+}

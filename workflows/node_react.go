@@ -1,0 +1,77 @@
+package workflows
+
+import (
+	"fmt"
+
+	"go.temporal.io/sdk/workflow"
+
+	"runledger/agent"
+)
+
+// runReact lets a model call tools in turns until it answers. The calls of one turn run side by side; what they give, a
+// failure too, is what the model reads in the next turn.
+func (e *execution) runReact(ctx workflow.Context, i int) *agent.Error {
+	n := e.plan.Nodes[i]
+	for turn := 1; ; turn++ {
+		if turn > e.in.Limits.MaxSteps {
+			return e.nodeFailed(i, agent.Failed(agent.CodeLimit, "no answer after %d model turns", e.in.Limits.MaxSteps))
+		}
+		call := agent.ModelCall{Turn: turn, Call: agent.Call{CommandID: agent.TurnCommandID(n.ID, turn), NodeID: n.ID, NodeIndex: i,
+			Opens: turn == 1 && !e.state.Started.Has(i), Ends: true, Timeout: n.Timeout}}
+		reply := e.callModel(ctx, call, fmt.Sprintf("llm - node %s, turn %d", n.ID, turn))
+		switch reply.Outcome {
+		case agent.OutcomeCommitted:
+		case agent.OutcomeFailed:
+			return e.nodeFailed(i, reply.Error)
+		case agent.OutcomeInDoubt:
+			e.park(ctx)
+			return nil
+		case agent.OutcomeAborted, agent.OutcomeUnknown:
+			return nil
+		}
+		e.state.Started = e.state.Started.With(i)
+		if len(reply.Tools) == 0 {
+			e.nodeFinished(i, call.CommandID)
+			return nil
+		}
+		if !e.runTurn(ctx, i, turn, reply.Tools) {
+			return nil
+		}
+	}
+}
+
+// runTurn executes the tool calls of a turn and reports whether the loop may go on.
+func (e *execution) runTurn(ctx workflow.Context, i, turn int, tools []agent.ToolRequest) bool {
+	n := e.plan.Nodes[i]
+	slots := workflow.NewSemaphore(ctx, int64(e.in.Limits.MaxParallel))
+	group := workflow.NewWaitGroup(ctx)
+	stopped := false
+	for k, tool := range tools {
+		if slots.Acquire(ctx, 1) != nil { // cancelled
+			stopped = true
+			break
+		}
+		group.Add(1)
+		e.busy++
+		workflow.Go(ctx, func(ctx workflow.Context) {
+			defer group.Done()
+			defer slots.Release(1)
+			defer func() { e.busy-- }()
+			call := agent.ToolCall{Tool: tool.Tool, FromCommand: agent.TurnCommandID(n.ID, turn), FromIndex: k,
+				Call: agent.Call{CommandID: agent.TurnToolCommandID(n.ID, turn, k), NodeID: n.ID, NodeIndex: i, Timeout: tool.Timeout}}
+			reply := e.callTool(ctx, call, tool.Effect, fmt.Sprintf("tool %s - node %s, turn %d", tool.Tool, n.ID, turn))
+			switch reply.Outcome {
+			case agent.OutcomeCommitted, agent.OutcomeFailed:
+			case agent.OutcomeInDoubt:
+				e.park(ctx)
+				stopped = true
+			case agent.OutcomeAborted, agent.OutcomeUnknown:
+				stopped = true
+			}
+		})
+	}
+	e.busy-- // the node waits for its calls
+	group.Wait(ctx)
+	e.busy++
+	return !stopped && ctx.Err() == nil
+}

@@ -1,0 +1,19 @@
+package workflows
+
+import (
+	"go.temporal.io/sdk/workflow"
+
+	"runledger/agent"
+)
+
+// runTool calls a tool once, with the arguments that the plan holds.
+func (e *execution) runTool(ctx workflow.Context, i int) *agent.Error {
+	n := e.plan.Nodes[i]
+	for try := 1; ; try++ {
+		call := agent.ToolCall{Call: e.nodeCall(i, try), Tool: n.Tool}
+		reply := e.callTool(ctx, call, n.Effect, "tool "+n.Tool+" - node "+n.ID)
+		if again, failure := e.endSingle(ctx, i, try, call.CommandID, reply); !again {
+			return failure
+		}
+	}
+}

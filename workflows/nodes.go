@@ -1,0 +1,165 @@
+package workflows
+
+import (
+	"fmt"
+
+	"go.temporal.io/sdk/workflow"
+
+	"runledger/agent"
+)
+
+// runNodes executes the plan: nodes whose dependencies have ended, as many at once as the limit allows, in the plan's
+// order. It returns when no node is at work and none can start: with nil when the final node has finished.
+func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
+	if e.plan == nil {
+		return nil // cancelled while the planner's command was in doubt
+	}
+	var (
+		failure *agent.Error
+		ended   = workflow.NewBufferedChannel(ctx, len(e.plan.Nodes))
+		running = 0
+	)
+	for {
+		for failure == nil && ctx.Err() == nil && running < e.in.Limits.MaxParallel {
+			i := e.nextNode()
+			if i < 0 {
+				break
+			}
+			running++
+			e.busy++
+			e.working = e.working.With(i)
+			workflow.Go(ctx, func(ctx workflow.Context) {
+				ended.Send(ctx, nodeEnd{Index: i, Failure: e.runNode(ctx, i)})
+			})
+		}
+		e.show(ctx)
+		if running == 0 {
+			break
+		}
+		var end nodeEnd
+		ended.Receive(ctx, &end)
+		running--
+		e.busy--
+		e.working = e.working.Without(end.Index)
+		if failure == nil {
+			failure = end.Failure
+		}
+	}
+	if failure != nil || ctx.Err() != nil || e.replaced != nil {
+		return failure
+	}
+	if last := e.plan.Final(); !e.state.Finished.Has(last) {
+		return &agent.Error{Code: agent.CodeNodeFailed, NodeID: e.plan.Nodes[last].ID,
+			Message: "the final node was skipped, since a node that it depends on failed"}
+	}
+	if e.final == "" { // finished before this execution began
+		e.final = e.plan.Nodes[e.plan.Final()].ID
+	}
+	return nil
+}
+
+// nodeEnd tells the scheduler that a node came to rest. Failure is set when the run cannot go on.
+type nodeEnd struct {
+	Index   int
+	Failure *agent.Error
+}
+
+// nextNode is the first node that can start, -1 when there is none. Nodes that a failure cuts off are skipped on the way.
+func (e *execution) nextNode() int {
+	for i, n := range e.plan.Nodes {
+		if e.state.Done(i) || e.working.Has(i) {
+			continue
+		}
+		ready := true
+		for _, dep := range n.DependsOn {
+			if !e.state.Done(dep) {
+				ready = false
+				break
+			}
+			if cut := e.cutOff(dep); cut != "" && n.ID != agent.AnswerNodeID {
+				e.state.Skipped = e.state.Skipped.With(i)
+				e.fact(agent.NodeSkipped, n.ID, agent.NodeSkippedData{Index: i, Reason: cut})
+				ready = false
+				break
+			}
+		}
+		if ready {
+			return i
+		}
+	}
+	return -1
+}
+
+// cutOff says why the dependents of an ended node do not run, "" when they do.
+func (e *execution) cutOff(i int) string {
+	n := e.plan.Nodes[i]
+	switch {
+	case e.state.Skipped.Has(i):
+		return fmt.Sprintf("node %s was skipped", n.ID)
+	case e.state.Failed.Has(i) && n.OnError == agent.OnErrorSkip:
+		return fmt.Sprintf("node %s failed", n.ID)
+	}
+	return ""
+}
+
+// runNode executes one node to its end. The result is set when the run cannot go on without the node.
+func (e *execution) runNode(ctx workflow.Context, i int) *agent.Error {
+	switch e.plan.Nodes[i].Kind {
+	case agent.LLMNode:
+		return e.runLLM(ctx, i)
+	case agent.ToolNode:
+		return e.runTool(ctx, i)
+	case agent.ReactNode:
+		return e.runReact(ctx, i)
+	default:
+		return e.nodeFailed(i, agent.Failed(agent.CodeInvalidPlan, "node kind %q is unknown to this worker", e.plan.Nodes[i].Kind))
+	}
+}
+
+// endSingle ends a node of one command by its outcome. again is true when the node has another try.
+func (e *execution) endSingle(ctx workflow.Context, i, try int, commandID string, reply agent.Reply) (again bool, failure *agent.Error) {
+	switch reply.Outcome {
+	case agent.OutcomeCommitted:
+		e.nodeFinished(i, commandID)
+	case agent.OutcomeFailed:
+		if try < e.plan.Nodes[i].Tries && ctx.Err() == nil {
+			return true, nil
+		}
+		return false, e.nodeFailed(i, reply.Error)
+	case agent.OutcomeInDoubt:
+		e.park(ctx)
+	case agent.OutcomeAborted, agent.OutcomeUnknown:
+	}
+	return false, nil
+}
+
+func (e *execution) nodeFinished(i int, commandID string) {
+	n := e.plan.Nodes[i]
+	e.state.Started, e.state.Finished, e.state.Cursor = e.state.Started.With(i), e.state.Finished.With(i), n.ID
+	if i == e.plan.Final() {
+		e.final = commandID
+	}
+}
+
+// nodeFailed ends a node that gave an error, as its on_error says.
+func (e *execution) nodeFailed(i int, cause *agent.Error) *agent.Error {
+	n := e.plan.Nodes[i]
+	handled := n.OnError == agent.OnErrorContinue || n.OnError == agent.OnErrorSkip
+	e.state.Started, e.state.Failed = e.state.Started.With(i), e.state.Failed.With(i)
+	e.fact(agent.NodeFailed, n.ID, agent.NodeFailedData{Index: i, Error: cause, Handled: handled})
+	if handled {
+		return nil
+	}
+	failure := *cause
+	failure.NodeID = n.ID
+	return &failure
+}
+
+// park holds a node until the run is cancelled: a person has to say what became of its command.
+func (e *execution) park(ctx workflow.Context) {
+	e.parked++
+	e.busy--
+	ctx.Done().Receive(ctx, nil)
+	e.busy++
+	e.parked--
+}
