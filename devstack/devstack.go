@@ -135,12 +135,10 @@ func reset(ctx context.Context, dataDir string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(dir); err == nil {
-		if err := resetFolder(ctx, dir); err != nil {
-			return err
-		}
+	if _, err := os.Stat(dir); err != nil {
+		return removeElsewhere(dir, "")
 	}
-	return removeElsewhere(dir)
+	return resetFolder(ctx, dir)
 }
 
 func resetFolder(ctx context.Context, dir string) error {
@@ -165,6 +163,11 @@ func resetFolder(ctx context.Context, dir string) error {
 		}
 	}
 	for _, s := range held {
+		if s.name == postgresName {
+			if err := removeElsewhere(dir, s.rec.Home); err != nil {
+				return err
+			}
+		}
 		// The lock goes last: until then nobody else can start here.
 		for _, path := range []string{filepath.Join(dir, s.name), s.file("log"), s.file("log.old"), s.file("json"), s.file("lock")} {
 			if err := os.RemoveAll(path); err != nil {

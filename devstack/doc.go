@@ -26,7 +26,7 @@
 //
 // # Imports
 //
-// The standard library, the Temporal client (to ask for health) and embedded-postgres (to download server binaries).
-// No other package of this module, and no database driver. It runs where processes have groups and owners: Linux,
+// The standard library, the Temporal client (to ask for health), embedded-postgres (to download server binaries) and
+// errgroup. No other package of this module, and no database driver. It runs where processes have groups and owners: Linux,
 // macOS and other Unix systems.
 package devstack

@@ -29,7 +29,7 @@ func newCluster(ctx context.Context, s *server, settings []string, cfg PostgresC
 	if c.account, err = serverAccount(); err != nil {
 		return nil, err
 	}
-	if c.home, err = settle(ctx, s.dir, c.account, cfg.Log); err != nil {
+	if c.home, err = settle(ctx, s.dir, s.rec.Home, c.account, cfg.Log); err != nil {
 		return nil, err
 	}
 	major, err := dataMajor(c.data())

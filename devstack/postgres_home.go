@@ -13,8 +13,8 @@ import (
 )
 
 // settle finds the folder for the database: in the data folder, or, where a is another user who cannot reach that, in
-// a temporary directory.
-func settle(ctx context.Context, dataDir string, a *account, log *slog.Logger) (string, error) {
+// a temporary directory. The last home is where it stood at the start before, if there was one.
+func settle(ctx context.Context, dataDir, last string, a *account, log *slog.Logger) (string, error) {
 	home := filepath.Join(dataDir, postgresName)
 	if err := a.ownFolder(home); err != nil {
 		return "", err
@@ -35,7 +35,7 @@ func settle(ctx context.Context, dataDir string, a *account, log *slog.Logger) (
 	if err := os.Remove(home); err != nil {
 		return "", err
 	}
-	candidates := elsewhere(dataDir)
+	candidates := elsewhere(dataDir, last)
 	for _, home := range candidates {
 		if err := a.ownFolder(home); err != nil {
 			return "", err
@@ -53,18 +53,25 @@ func settle(ctx context.Context, dataDir string, a *account, log *slog.Logger) (
 }
 
 // elsewhere is where the database of a data folder may stand outside of it, the same at every start. The temporary
-// directory of the environment may be as closed as the data folder; the second is open on every Unix system.
-func elsewhere(dataDir string) []string {
+// directory of the environment may be another one than last time, or as closed as the data folder; the last is open on
+// every Unix system.
+func elsewhere(dataDir, last string) []string {
 	sum := sha256.Sum256([]byte(dataDir))
 	name := "runledger-postgres-" + hex.EncodeToString(sum[:8])
-	return slices.Compact([]string{
-		filepath.Join(os.TempDir(), name),
-		filepath.Join("/tmp", name),
-	})
+	var homes []string
+	if _, err := os.Lstat(last); err == nil && filepath.Base(last) == name {
+		homes = append(homes, last)
+	}
+	for _, tmp := range []string{os.TempDir(), "/tmp"} {
+		if home := filepath.Join(tmp, name); !slices.Contains(homes, home) {
+			homes = append(homes, home)
+		}
+	}
+	return homes
 }
 
 // removeElsewhere removes what settle may have put outside the data folder, and nothing that is not ours.
-func removeElsewhere(dataDir string) error {
+func removeElsewhere(dataDir, last string) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
@@ -72,7 +79,7 @@ func removeElsewhere(dataDir string) error {
 	if err != nil {
 		return err
 	}
-	for _, home := range elsewhere(dataDir) {
+	for _, home := range elsewhere(dataDir, last) {
 		info, err := os.Lstat(home)
 		if errors.Is(err, os.ErrNotExist) {
 			continue

@@ -143,7 +143,7 @@ func TestPostgresRefusesAFolderThatOthersPutThere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "data") // closed to others
-			planted := elsewhere(dir)[0]
+			planted := elsewhere(dir, "")[0]
 			c.plant(t, planted)
 			t.Cleanup(func() { require.NoError(t, os.RemoveAll(planted)) })
 			_, err := StartPostgres(t.Context(), quick(dir))

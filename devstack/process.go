@@ -177,8 +177,14 @@ func birth(pid int) (string, bool) {
 	if stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err == nil {
 		return procBirth(stat)
 	}
-	// No /proc as Linux has it: ask ps, as a person would.
-	out, err := exec.Command("ps", "-o", "stat=,lstart=", "-p", strconv.Itoa(pid)).Output()
+	return psBirth(pid) // no /proc as Linux has it
+}
+
+// psBirth asks ps, as a person would: in one language and time zone, so that the answer is the same tomorrow.
+func psBirth(pid int) (string, bool) {
+	cmd := exec.Command("ps", "-o", "stat=,lstart=", "-p", strconv.Itoa(pid))
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
+	out, err := cmd.Output()
 	state, started, found := strings.Cut(strings.TrimSpace(string(out)), " ")
 	if err != nil || !found || strings.HasPrefix(state, "Z") {
 		return "", false

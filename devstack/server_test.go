@@ -150,6 +150,31 @@ func TestBirth(t *testing.T) {
 	require.False(t, ok)
 }
 
+func TestBirthWithoutProc(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("ps"); err != nil {
+		t.Skip("no ps")
+	}
+	me, ok := psBirth(os.Getpid())
+	require.True(t, ok)
+	require.Contains(t, me, "20", "a date")
+	again, _ := psBirth(os.Getpid())
+	require.Equal(t, me, again)
+
+	// A zombie: it has ended, and nobody has asked how.
+	cmd := exec.Command("/bin/sh", "-c", "exit 0")
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	defer cmd.Wait()
+	_, _ = stdout.Read(make([]byte, 1))
+	require.Eventually(t, func() bool {
+		_, proc := birth(cmd.Process.Pid)
+		_, ps := psBirth(cmd.Process.Pid)
+		return !proc && !ps
+	}, time.Minute, time.Millisecond)
+}
+
 func TestProcBirthOfAnOddName(t *testing.T) {
 	t.Parallel()
 	rest := " 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21"
