@@ -1,0 +1,123 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"runledger/agent"
+	"runledger/model"
+	"runledger/tool"
+)
+
+// Gate is the ledger's side of the commit gate. Every method is one transaction.
+type Gate interface {
+	Begin(ctx context.Context, b agent.Begin) (agent.Begun, error)
+	Renew(ctx context.Context, runID, commandID string, epoch, dispatchNo int) (status agent.Status, owned bool, err error)
+	Commit(ctx context.Context, c agent.Commit) (agent.Decided, error)
+	Conclude(ctx context.Context, c agent.Conclude) (agent.Decided, error)
+}
+
+// Reader gives the content that a command works on. What it gives for the same ids is the same at every reading.
+type Reader interface {
+	WorkerRun(ctx context.Context, runID string) (agent.Run, *agent.Plan, error)
+	Results(ctx context.Context, runID string, commandIDs []string) (map[string]agent.CommandResult, error)
+	NodeResults(ctx context.Context, runID string, nodeIDs []string) (map[string]agent.CommandResult, error)
+	History(ctx context.Context, conversationID string, before int64) ([]agent.Message, error)
+}
+
+// Ender writes what is not a command's.
+type Ender interface {
+	Record(ctx context.Context, call agent.RecordCall) (agent.RecordReply, error)
+	Settle(ctx context.Context, call agent.SettleCall) (agent.CommandRow, error)
+	Finish(ctx context.Context, call agent.FinishCall) (agent.FinishReply, error)
+}
+
+// Output keeps model output while it arrives.
+type Output interface {
+	AppendOutput(ctx context.Context, runID, commandID string, attempt int, chunks []agent.OutputChunk) error
+}
+
+// Ledger is all that activities need of the ledger.
+type Ledger interface {
+	Gate
+	Reader
+	Ender
+	Output
+}
+
+// Config is what activities work with.
+type Config struct {
+	Ledger Ledger
+	// Models finds the client of a model by its name in the configuration; nil when the worker does not have it.
+	Models func(name string) model.Client
+	Tools  *tool.Set
+	Log    *slog.Logger
+}
+
+// Activities are the activities of all runs of a worker. They are safe for concurrent use.
+type Activities struct {
+	ledger Ledger
+	models func(name string) model.Client
+	tools  *tool.Set
+	log    *slog.Logger
+}
+
+// New checks the configuration, so that what is missing shows when the worker starts and not in the middle of a run.
+func New(cfg Config) (*Activities, error) {
+	switch {
+	case cfg.Ledger == nil:
+		return nil, errors.New("activities: no ledger")
+	case cfg.Models == nil:
+		return nil, errors.New("activities: no models")
+	case cfg.Tools == nil:
+		return nil, errors.New("activities: no tools")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Activities{ledger: cfg.Ledger, models: cfg.Models, tools: cfg.Tools, log: cfg.Log}, nil
+}
+
+func (a *Activities) client(ref agent.ModelRef) (model.Client, error) {
+	if c := a.models(ref.Name); c != nil {
+		return c, nil
+	}
+	return nil, agent.Failed(agent.CodeModelFailed, "this worker has no model %q", ref.Name)
+}
+
+// Record writes facts that no command carries.
+func (a *Activities) Record(ctx context.Context, call agent.RecordCall) (agent.RecordReply, error) {
+	reply, err := a.ledger.Record(ctx, call)
+	return reply, crossing(err)
+}
+
+// Finish writes the end of an execution.
+func (a *Activities) Finish(ctx context.Context, call agent.FinishCall) (agent.FinishReply, error) {
+	reply, err := a.ledger.Finish(ctx, call)
+	return reply, crossing(err)
+}
+
+// SettleCommand decides a command whose activity has ended in an error.
+func (a *Activities) SettleCommand(ctx context.Context, call agent.SettleCall) (agent.SettleReply, error) {
+	row, err := a.ledger.Settle(ctx, call)
+	if err != nil {
+		return agent.SettleReply{}, crossing(err)
+	}
+	settled := agent.SettleReply{Reply: replyOf(&row)}
+	if settled.Outcome != agent.OutcomeCommitted {
+		return settled, nil
+	}
+	switch row.Kind {
+	case agent.ModelCommand:
+		settled.Tools, err = a.toolRequests(ctx, call.RunID, row.Result)
+	case agent.PlanCommand:
+		settled.Plan, err = a.shape(ctx, call.RunID)
+	case agent.ToolCommand:
+	}
+	if err != nil {
+		return agent.SettleReply{}, crossing(fmt.Errorf("settle command %s: %w", call.CommandID, err))
+	}
+	return settled, nil
+}

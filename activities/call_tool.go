@@ -1,0 +1,157 @@
+package activities
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"runledger/agent"
+	"runledger/model"
+	"runledger/tool"
+)
+
+// CallTool executes a tool once: with the arguments of a plan's node, or with those that a model asked for.
+func (a *Activities) CallTool(ctx context.Context, in agent.ToolCall) (agent.Reply, error) {
+	c, err := a.toolCommand(ctx, in)
+	if err != nil {
+		return agent.Reply{}, crossing(err)
+	}
+	row, err := a.pass(ctx, c)
+	if err != nil {
+		return agent.Reply{}, err
+	}
+	return replyOf(&row), nil
+}
+
+func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (command, error) {
+	run, plan, err := a.ledger.WorkerRun(ctx, in.RunID)
+	if err != nil {
+		return command{}, err
+	}
+	c := command{call: in.Call}
+	c.begin = agent.Begin{Kind: agent.ToolCommand, Tool: in.Tool, Effect: agent.External}
+	if ref, ok := run.Definition.Tool(in.Tool); ok {
+		c.begin.Effect = ref.Effect
+	}
+	if in.Opens {
+		c.begin.Node = &agent.NodeStartedData{Kind: agent.ToolNode, Tool: in.Tool, Index: in.NodeIndex}
+	}
+	var args json.RawMessage
+	var fault error // a definite failure that is known before the call; it goes on record like one of the tool
+	if in.FromCommand != "" {
+		var asked model.ToolCall
+		if asked, err = a.askedFor(ctx, in); err != nil {
+			return command{}, err
+		}
+		args = json.RawMessage(asked.Arguments)
+		c.checkpoint = agent.ToolComplete
+		c.failureMessage = &agent.Message{Role: agent.ToolMessage, ToolCallID: asked.ID, ToolName: asked.Name, CommandID: in.CommandID}
+	} else {
+		node, ok := plan.Node(in.NodeID)
+		if !ok {
+			return command{}, agent.Failed(agent.CodeInternal, "run %s: its plan has no node %s", in.RunID, in.NodeID)
+		}
+		args, fault, err = a.resolve(ctx, &run, plan, node, node.Args)
+		if err != nil {
+			return command{}, err
+		}
+	}
+	if fault == nil {
+		fault = a.checkTool(&run.Definition, in.Tool, args)
+	}
+	if fault == nil {
+		if by, ok := a.lookup(in.Tool).(tool.EffectOf); ok {
+			c.begin.Effect = by.EffectOf(args)
+		}
+	}
+	c.begin.Input, c.begin.InputHash = recordable(args), inputHash(string(agent.ToolCommand), in.Tool, args)
+	c.effect = func(ctx context.Context, d dispatch) (effectResult, error) {
+		if fault != nil {
+			return effectResult{}, fault
+		}
+		output, err := a.lookup(in.Tool).Call(ctx, tool.Call{Key: d.key, RunID: in.RunID, CommandID: in.CommandID, Attempt: d.no,
+			Arguments: args, Progress: func(string) {}})
+		if err != nil {
+			return effectResult{}, err
+		}
+		if !json.Valid(output) {
+			return effectResult{}, agent.Failed(agent.CodeToolFailed, "tool %s gave an output that is not JSON", in.Tool)
+		}
+		result := effectResult{result: output, event: agent.CommandCommittedData{Kind: agent.ToolCommand, Tool: in.Tool, Output: agent.ShowValue(output)}}
+		if c.failureMessage != nil {
+			message := *c.failureMessage
+			message.Content = string(output)
+			result.message = &message
+		}
+		return result, nil
+	}
+	return c, nil
+}
+
+// askedFor finds the tool call that a model's recorded answer asks for.
+func (a *Activities) askedFor(ctx context.Context, in agent.ToolCall) (model.ToolCall, error) {
+	results, err := a.ledger.Results(ctx, in.RunID, []string{in.FromCommand})
+	if err != nil {
+		return model.ToolCall{}, err
+	}
+	var reply model.Reply
+	if err := json.Unmarshal(results[in.FromCommand].Result, &reply); err != nil || in.FromIndex >= len(reply.ToolCalls) {
+		return model.ToolCall{}, agent.Failed(agent.CodeInternal, "run %s: command %s has no tool call %d on record", in.RunID, in.FromCommand, in.FromIndex)
+	}
+	return reply.ToolCalls[in.FromIndex], nil
+}
+
+func (a *Activities) lookup(name string) tool.Tool {
+	t, _ := a.tools.Lookup(name)
+	return t
+}
+
+// checkTool tells why a call cannot be made at all, nil when it can.
+func (a *Activities) checkTool(d *agent.Definition, name string, args json.RawMessage) error {
+	if _, ok := d.Tool(name); !ok {
+		return agent.Failed(agent.CodeToolUnknown, "agent %s has no tool %q", d.Agent, name)
+	}
+	if a.lookup(name) == nil {
+		return agent.Failed(agent.CodeToolUnknown, "this worker has no tool %q", name)
+	}
+	if err := a.tools.Validate(name, args); err != nil {
+		var wrong *tool.ArgumentError
+		if errors.As(err, &wrong) {
+			return agent.Failed(agent.CodeInvalidArguments, "arguments of %s: %w", name, err)
+		}
+		return err
+	}
+	return nil
+}
+
+// recordable is input as the record keeps it: a JSON value, even where a model wrote something else.
+func recordable(input json.RawMessage) json.RawMessage {
+	if json.Valid(input) {
+		return input
+	}
+	text, err := json.Marshal(string(input))
+	if err != nil {
+		return json.RawMessage("null")
+	}
+	return text
+}
+
+// inputHash names what a command works on. Equal inputs have equal hashes; no part of it depends on the attempt.
+func inputHash(parts ...any) string {
+	h := sha256.New()
+	for _, p := range parts {
+		var b []byte
+		switch p := p.(type) {
+		case string:
+			b = []byte(p)
+		case json.RawMessage:
+			b = p
+		}
+		_, _ = fmt.Fprintf(h, "%d:", len(b)) // lengths keep ("ab","c") and ("a","bc") apart
+		_, _ = h.Write(b)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}

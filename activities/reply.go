@@ -1,0 +1,57 @@
+package activities
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"runledger/agent"
+	"runledger/model"
+)
+
+// previewBytes bounds what Temporal's history keeps of a result.
+const previewBytes = 120
+
+// replyOf tells the workflow what the record says of a command.
+func replyOf(row *agent.CommandRow) agent.Reply {
+	reply := agent.Reply{Sequence: row.Sequence, Error: row.Error}
+	switch row.State {
+	case agent.Committed:
+		reply.Outcome, reply.Error = agent.OutcomeCommitted, nil
+		reply.Hash, reply.Bytes = row.ResultHash, len(row.Result)
+		if row.Kind != agent.PlanCommand {
+			if output, err := agent.NodeOutput(row.Kind, row.Result); err == nil {
+				reply.Preview = agent.Preview(string(output), previewBytes)
+			}
+		}
+	case agent.CommandFailed:
+		reply.Outcome = agent.OutcomeFailed
+	case agent.CommandAborted:
+		reply.Outcome = agent.OutcomeAborted
+	case agent.CommandInDoubt:
+		reply.Outcome = agent.OutcomeInDoubt
+	case agent.Dispatched, agent.Released, agent.Fenced:
+		reply.Outcome = agent.OutcomeUnknown
+	}
+	return reply
+}
+
+// toolRequestsOf tells the workflow which tools a model's answer asks for.
+func toolRequestsOf(d *agent.Definition, result json.RawMessage) ([]agent.ToolRequest, error) {
+	var reply model.Reply
+	if err := json.Unmarshal(result, &reply); err != nil {
+		return nil, fmt.Errorf("recorded answer of a model: %w", err)
+	}
+	requests := make([]agent.ToolRequest, 0, len(reply.ToolCalls))
+	for _, c := range reply.ToolCalls {
+		// A tool that the agent does not have is called all the same, and fails: the model has to read that it does not exist.
+		request := agent.ToolRequest{Tool: c.Name, Effect: agent.External, Timeout: agent.DefaultToolTimeout}
+		if t, ok := d.Tool(c.Name); ok {
+			request.Effect = t.Effect
+			if t.Timeout > 0 {
+				request.Timeout = t.Timeout
+			}
+		}
+		requests = append(requests, request)
+	}
+	return requests, nil
+}
