@@ -1,0 +1,192 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+
+	"runledger/agent"
+	"runledger/ledger"
+)
+
+// Outbox is the ledger as the dispatcher sees it: who leads, what is due, what became of it, and what a start needs.
+type Outbox interface {
+	Lead(ctx context.Context) (lost <-chan struct{}, release func(), ok bool, err error)
+	SubscribeIntents() (news <-chan struct{}, cancel func())
+	NextIntent(ctx context.Context) (due time.Duration, any bool, err error)
+	ClaimIntents(ctx context.Context, limit int) ([]ledger.Intent, error)
+	IntentDelivered(ctx context.Context, i ledger.Intent) error
+	IntentFailed(ctx context.Context, i ledger.Intent, retryIn time.Duration, cause error) error
+	StartInput(ctx context.Context, runID string) (agent.RunInput, error)
+}
+
+// Temporal is the part of Temporal's client that delivers.
+type Temporal interface {
+	ExecuteWorkflow(ctx context.Context, options client.StartWorkflowOptions, workflow any, args ...any) (client.WorkflowRun, error)
+	SignalWorkflow(ctx context.Context, workflowID, runID, signalName string, arg any) error
+}
+
+const (
+	// pollEvery is how often the outbox is looked at when no news comes.
+	pollEvery = time.Second
+	batch     = 64
+	parallel  = 16
+	// deliverTimeout bounds one call of Temporal.
+	deliverTimeout = 10 * time.Second
+	longestPause   = 5 * time.Second
+)
+
+// Dispatcher delivers intents.
+type Dispatcher struct {
+	Outbox    Outbox
+	Temporal  Temporal
+	TaskQueue string
+	Log       *slog.Logger
+}
+
+// Run delivers until ctx ends. While another process leads on this database, it waits for its place.
+func (d *Dispatcher) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		lost, release, ok, err := d.Outbox.Lead(ctx)
+		if err != nil && ctx.Err() == nil {
+			d.Log.WarnContext(ctx, "dispatcher cannot reach the ledger", "error", err)
+		}
+		if ok {
+			d.lead(ctx, lost)
+			release()
+			continue
+		}
+		wait(ctx, nil, pollEvery)
+	}
+}
+
+func (d *Dispatcher) lead(ctx context.Context, lost <-chan struct{}) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-lost:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	news, unsubscribe := d.Outbox.SubscribeIntents()
+	defer unsubscribe()
+	for ctx.Err() == nil {
+		claimed, err := d.Outbox.ClaimIntents(ctx, batch)
+		if err != nil {
+			if ctx.Err() == nil {
+				d.Log.WarnContext(ctx, "dispatcher cannot read the outbox", "error", err)
+			}
+			wait(ctx, nil, pollEvery)
+			continue
+		}
+		d.deliverAll(ctx, claimed)
+		if len(claimed) > 0 {
+			continue // a delivered intent may have made room for the next one of its run
+		}
+		pause := pollEvery
+		if due, any, err := d.Outbox.NextIntent(ctx); err == nil && any {
+			pause = min(pause, max(due, 10*time.Millisecond))
+		}
+		wait(ctx, news, pause)
+	}
+}
+
+func wait(ctx context.Context, news <-chan struct{}, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-news:
+	case <-timer.C:
+	}
+}
+
+// deliverAll returns when every intent has been tried, so that none is claimed twice at a time.
+func (d *Dispatcher) deliverAll(ctx context.Context, intents []ledger.Intent) {
+	slots := make(chan struct{}, parallel)
+	var group sync.WaitGroup
+	for _, i := range intents {
+		slots <- struct{}{}
+		group.Go(func() {
+			defer func() { <-slots }()
+			d.deliver(ctx, i)
+		})
+	}
+	group.Wait()
+}
+
+func (d *Dispatcher) deliver(ctx context.Context, i ledger.Intent) {
+	attempt, cancel := context.WithTimeout(ctx, deliverTimeout)
+	err := d.send(attempt, i)
+	cancel()
+	if ctx.Err() != nil {
+		return // not marked: whoever leads next tries again
+	}
+	if err == nil {
+		if err = d.Outbox.IntentDelivered(ctx, i); err != nil {
+			d.Log.WarnContext(ctx, "intent delivered but not marked; it will be delivered again", "intent", i.ID, "error", err)
+		}
+		return
+	}
+	pause := min(longestPause, 100*time.Millisecond<<min(i.Attempts, 6))
+	d.Log.WarnContext(ctx, "intent not delivered", "intent", i.ID, "run_id", i.RunID, "kind", i.Kind, "retry_in", pause, "error", err)
+	if err := d.Outbox.IntentFailed(ctx, i, pause, err); err != nil {
+		d.Log.WarnContext(ctx, "intent not put off", "intent", i.ID, "error", err)
+	}
+}
+
+func (d *Dispatcher) send(ctx context.Context, i ledger.Intent) error {
+	switch i.Kind {
+	case ledger.StartIntent:
+		return d.start(ctx, i)
+	case ledger.CancelIntent:
+		return d.signal(ctx, i, agent.CancelSignal)
+	}
+	return fmt.Errorf("intent %d: unknown kind %q", i.ID, i.Kind)
+}
+
+func (d *Dispatcher) start(ctx context.Context, i ledger.Intent) error {
+	in, err := d.Outbox.StartInput(ctx, i.RunID)
+	if err != nil {
+		return err
+	}
+	_, err = d.Temporal.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
+		ID:                    i.RunID,
+		TaskQueue:             d.TaskQueue,
+		WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE,
+		// Without this the SDK reports a run that is already started as a success, whoever started it.
+		WorkflowExecutionErrorWhenAlreadyStarted: true,
+		Memo:                                     map[string]any{"epoch": i.Epoch, "conversation_id": in.ConversationID},
+		StaticSummary:                            fmt.Sprintf("%s (%s) - conversation %s", in.Agent, in.Mode, in.ConversationID),
+	}, agent.WorkflowName, in)
+	var started *serviceerror.WorkflowExecutionAlreadyStarted
+	if errors.As(err, &started) {
+		return nil // by an earlier delivery of this intent
+	}
+	return err
+}
+
+func (d *Dispatcher) signal(ctx context.Context, i ledger.Intent, name string) error {
+	payload := agent.Intent{}
+	if err := json.Unmarshal(i.Payload, &payload); err != nil {
+		return fmt.Errorf("intent %d: %w", i.ID, err)
+	}
+	payload.ID = i.ID
+	err := d.Temporal.SignalWorkflow(ctx, i.RunID, "", name, payload)
+	var gone *serviceerror.NotFound
+	if errors.As(err, &gone) {
+		d.Log.InfoContext(ctx, "signal for an execution that has ended", "intent", i.ID, "run_id", i.RunID)
+		return nil
+	}
+	return err
+}

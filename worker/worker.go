@@ -1,0 +1,111 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/worker"
+
+	"runledger/activities"
+	"runledger/dispatch"
+	"runledger/ledger"
+	"runledger/model"
+	"runledger/tool"
+)
+
+// DefaultTaskQueue is where runs are executed unless configured otherwise.
+const DefaultTaskQueue = "runledger"
+
+// Config of a worker.
+type Config struct {
+	// Ledger is open and migrated. The worker does not close it.
+	Ledger *ledger.Ledger
+	// Temporal is a connected client. The worker does not close it.
+	Temporal client.Client
+	// TaskQueue is DefaultTaskQueue when empty.
+	TaskQueue string
+	// Models finds a client by the name of a configured model.
+	Models func(name string) model.Client
+	Tools  *tool.Set
+	Log    *slog.Logger
+	// MaxConcurrentActivities bounds the effects at work at once; 0 means 200.
+	MaxConcurrentActivities int
+	// PanicPolicy is for tests. In production a workflow that is not deterministic blocks, and shows as stuck.
+	PanicPolicy worker.WorkflowPanicPolicy
+}
+
+const (
+	// stopTimeout is what effects at work get to end when the worker stops, the gate's grace and a commit included.
+	stopTimeout = 12 * time.Second
+	// heartbeatThrottle is how soon an activity hears of a cancellation.
+	heartbeatThrottle = time.Second
+)
+
+// Run publishes the tools, works until ctx ends, and returns when everything has stopped: at once where nothing is at work,
+// after 12 s at most.
+func Run(ctx context.Context, cfg Config) error {
+	if cfg.Ledger == nil || cfg.Temporal == nil {
+		return errors.New("worker: a ledger and a Temporal client are needed")
+	}
+	if cfg.TaskQueue == "" {
+		cfg.TaskQueue = DefaultTaskQueue
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if cfg.MaxConcurrentActivities == 0 {
+		cfg.MaxConcurrentActivities = 200
+	}
+	acts, err := activities.New(activities.Config{Ledger: cfg.Ledger, Models: cfg.Models, Tools: cfg.Tools, Log: cfg.Log})
+	if err != nil {
+		return err
+	}
+	fatal := make(chan error, 1)
+	w := worker.New(cfg.Temporal, cfg.TaskQueue, worker.Options{
+		MaxConcurrentActivityExecutionSize: cfg.MaxConcurrentActivities,
+		WorkerStopTimeout:                  stopTimeout,
+		MaxHeartbeatThrottleInterval:       heartbeatThrottle,
+		DefaultHeartbeatThrottleInterval:   heartbeatThrottle,
+		WorkflowPanicPolicy:                cfg.PanicPolicy,
+		OnFatalError:                       func(err error) { fatal <- err },
+	})
+	Register(w, acts)
+	if err := w.Start(); err != nil {
+		return fmt.Errorf("start worker: %w", err)
+	}
+	if err := cfg.Ledger.PublishTools(ctx, cfg.TaskQueue, cfg.Tools.Refs()); err != nil {
+		w.Stop()
+		return err
+	}
+	dispatched := make(chan struct{})
+	dispatchCtx, stopDispatch := context.WithCancel(ctx)
+	go func() {
+		defer close(dispatched)
+		d := dispatch.Dispatcher{Outbox: cfg.Ledger, Temporal: cfg.Temporal, TaskQueue: cfg.TaskQueue, Log: cfg.Log}
+		d.Run(dispatchCtx)
+	}()
+	select {
+	case <-ctx.Done():
+		err = nil
+	case err = <-fatal:
+		err = fmt.Errorf("worker: %w", err)
+	}
+	stopDispatch()
+	<-dispatched
+	w.Stop()
+	return err
+}
+
+// Dial connects to Temporal with the logger that the worker uses.
+func Dial(ctx context.Context, address, namespace string, logger *slog.Logger) (client.Client, error) {
+	c, err := client.DialContext(ctx, client.Options{HostPort: address, Namespace: namespace, Logger: log.NewStructuredLogger(logger)})
+	if err != nil {
+		return nil, fmt.Errorf("connect to Temporal at %s: %w", address, err)
+	}
+	return c, nil
+}
