@@ -24,7 +24,7 @@ type heldError struct {
 }
 
 func (e *heldError) Error() string {
-	return fmt.Sprintf("%s is locked by process %s", e.path, e.holder)
+	return fmt.Sprintf("%s is locked by %s", e.path, e.holder)
 }
 
 // lock takes the lock, or returns a *heldError at once.
@@ -38,7 +38,11 @@ func lock(path string) (*fileLock, error) {
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			holder, _ := io.ReadAll(io.LimitReader(file, 20))
 			file.Close()
-			return nil, &heldError{path: path, holder: string(holder)}
+			held := &heldError{path: path, holder: "another process"}
+			if len(holder) > 0 { // else it has the lock since this very moment
+				held.holder = "process " + string(holder)
+			}
+			return nil, held
 		}
 		if err != nil {
 			file.Close()
@@ -72,7 +76,7 @@ func lockWait(ctx context.Context, path string, waiting func()) (*fileLock, erro
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for process %s to finish with %s: %w", held.holder, path, ctx.Err())
+			return nil, fmt.Errorf("wait for %s to finish with %s: %w", held.holder, path, ctx.Err())
 		}
 	}
 }

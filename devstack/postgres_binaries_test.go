@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -50,6 +51,7 @@ func TestFindPostgres(t *testing.T) {
 	broken := filepath.Join(root, "broken")
 	script(t, filepath.Join(broken, "postgres"), "exit 1")
 	script(t, filepath.Join(broken, "initdb"), "exit 0")
+	openAll(t, root)
 	libs := []string{filepath.Join(root, "lib", "*", "bin")}
 	account, err := serverAccount()
 	require.NoError(t, err)
@@ -234,4 +236,15 @@ func openFolder(t *testing.T) string {
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o755))
 	return dir
+}
+
+// openAll lets every user read dir and what is in it, whatever the umask was.
+func openAll(t *testing.T, dir string) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.Type()&fs.ModeSymlink != 0 {
+			return err
+		}
+		return os.Chmod(path, 0o755)
+	}))
 }

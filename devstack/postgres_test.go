@@ -112,6 +112,28 @@ func TestPostgresUnderAClosedFolder(t *testing.T) {
 	require.NoDirExists(t, dir)
 }
 
+func TestPostgresIsFoundAgainFromAnotherTemporaryDirectory(t *testing.T) {
+	needRoot(t)
+	dir := closedFolder(t)
+	first := openFolder(t)
+	t.Setenv("TMPDIR", first)
+	pg := startPG(t, quick(dir))
+	require.Equal(t, first, filepath.Dir(filepath.Dir(pg.DataDir())))
+	require.NoError(t, pg.Stop(t.Context()))
+
+	closed := t.TempDir()
+	require.NoError(t, os.Chmod(closed, 0o700))
+	t.Setenv("TMPDIR", closed)
+	again := startPG(t, quick(dir))
+	require.Equal(t, pg.DataDir(), again.DataDir())
+	require.NoError(t, again.Stop(t.Context()))
+
+	require.NoError(t, Reset(t.Context(), dir))
+	require.NoDirExists(t, pg.DataDir())
+	fresh := startPG(t, quick(dir))
+	require.Equal(t, "/tmp", filepath.Dir(filepath.Dir(fresh.DataDir())), "a temporary directory may be closed itself")
+}
+
 func TestPostgresRefusesAFolderThatOthersPutThere(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -190,7 +212,9 @@ func TestTwoProgramsOnOneFolder(t *testing.T) {
 	require.NoError(t, a.err)
 	defer a.pg.Stop(context.Background())
 	require.ErrorIs(t, b.err, ErrInUse)
-	require.ErrorContains(t, b.err, "process "+strconv.Itoa(os.Getpid()))
+	_, err := StartPostgres(t.Context(), quick(dir))
+	require.ErrorIs(t, err, ErrInUse)
+	require.ErrorContains(t, err, "process "+strconv.Itoa(os.Getpid()))
 
 	require.ErrorIs(t, Reset(t.Context(), dir), ErrInUse)
 	require.Equal(t, "1", query(t, a.pg.URL(), "SELECT '1'"), "a refused Reset touches nothing")

@@ -71,7 +71,7 @@ func hold(dir, name string, log *slog.Logger) (*server, error) {
 	var err error
 	s.lock, err = lock(s.file("lock"))
 	if errors.As(err, &held) {
-		return nil, fmt.Errorf("%w: process %s runs %s in %s: stop it, or choose another data folder",
+		return nil, fmt.Errorf("%w: %s runs %s in %s: stop it, or choose another data folder",
 			ErrInUse, held.holder, name, dir)
 	}
 	if err != nil {
