@@ -150,7 +150,7 @@ func (e *execution) settle(ctx workflow.Context, call agent.Call, reason *agent.
 func (e *execution) record(ctx workflow.Context, status agent.Status) {
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	call := agent.RecordCall{Scope: e.scope(), Status: status}
-	if _, err := do(ctx, agent.Record, call, housekeeping("record "+string(status))); err != nil {
+	if _, err := do(ctx, agent.Record, call, housekeeping("record facts")); err != nil {
 		e.logger.Warn("record failed; the facts go with the next activity", "run_id", e.in.RunID, "error", err)
 		return
 	}

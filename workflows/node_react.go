@@ -14,7 +14,7 @@ func (e *execution) runReact(ctx workflow.Context, i int) *agent.Error {
 	n := e.plan.Nodes[i]
 	for turn := 1; ; turn++ {
 		if turn > e.in.Limits.MaxSteps {
-			return e.nodeFailed(i, agent.Failed(agent.CodeLimit, "no answer after %d model turns", e.in.Limits.MaxSteps))
+			return e.nodeFailed(ctx, i, agent.Failed(agent.CodeLimit, "no answer after %d model turns", e.in.Limits.MaxSteps))
 		}
 		call := agent.ModelCall{Turn: turn, Call: agent.Call{CommandID: agent.TurnCommandID(n.ID, turn), NodeID: n.ID, NodeIndex: i,
 			Opens: turn == 1 && !e.state.Started.Has(i), Ends: true, Timeout: n.Timeout}}
@@ -22,7 +22,7 @@ func (e *execution) runReact(ctx workflow.Context, i int) *agent.Error {
 		switch reply.Outcome {
 		case agent.OutcomeCommitted:
 		case agent.OutcomeFailed:
-			return e.nodeFailed(i, reply.Error)
+			return e.nodeFailed(ctx, i, reply.Error)
 		case agent.OutcomeInDoubt:
 			e.park(ctx)
 			return nil

@@ -112,7 +112,7 @@ func (e *execution) runNode(ctx workflow.Context, i int) *agent.Error {
 	case agent.ReactNode:
 		return e.runReact(ctx, i)
 	default:
-		return e.nodeFailed(i, agent.Failed(agent.CodeInvalidPlan, "node kind %q is unknown to this worker", e.plan.Nodes[i].Kind))
+		return e.nodeFailed(ctx, i, agent.Failed(agent.CodeInvalidPlan, "node kind %q is unknown to this worker", e.plan.Nodes[i].Kind))
 	}
 }
 
@@ -125,7 +125,7 @@ func (e *execution) endSingle(ctx workflow.Context, i, try int, commandID string
 		if try < e.plan.Nodes[i].Tries && ctx.Err() == nil {
 			return true, nil
 		}
-		return false, e.nodeFailed(i, reply.Error)
+		return false, e.nodeFailed(ctx, i, reply.Error)
 	case agent.OutcomeInDoubt:
 		e.park(ctx)
 	case agent.OutcomeAborted, agent.OutcomeUnknown:
@@ -142,12 +142,14 @@ func (e *execution) nodeFinished(i int, commandID string) {
 }
 
 // nodeFailed ends a node that gave an error, as its on_error says.
-func (e *execution) nodeFailed(i int, cause *agent.Error) *agent.Error {
+func (e *execution) nodeFailed(ctx workflow.Context, i int, cause *agent.Error) *agent.Error {
 	n := e.plan.Nodes[i]
 	handled := n.OnError == agent.OnErrorContinue || n.OnError == agent.OnErrorSkip
 	e.state.Started, e.state.Failed = e.state.Started.With(i), e.state.Failed.With(i)
 	e.fact(agent.NodeFailed, n.ID, agent.NodeFailedData{Index: i, Error: cause, Handled: handled})
 	if handled {
+		// Dependents may refer to the error, and read it from the ledger before their own command begins.
+		e.record(ctx, "")
 		return nil
 	}
 	failure := *cause
