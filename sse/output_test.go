@@ -1,0 +1,176 @@
+package sse
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"runledger/agent"
+)
+
+// deltas are the frames of model output that the client has got, each as its data.
+func (c *fakeClient) deltas(t testing.TB) []deltaData {
+	t.Helper()
+	var got []deltaData
+	for _, r := range readStream(t, []byte(c.frames(t))) {
+		var object deltaObject
+		require.NoError(t, json.Unmarshal([]byte(r.data), &object))
+		if object.Type == "chat_delta" {
+			require.Equal(t, "chat_delta", r.event)
+			got = append(got, object.Data)
+		}
+	}
+	return got
+}
+
+func delta(attempt, chunk int, text string) deltaData {
+	return deltaData{CommandID: "say", Attempt: attempt, Channel: "text", Chunk: chunk, Text: text}
+}
+
+func TestDeltaBytes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := newFakeLog()
+		log.open["r"] = true
+		f := follow(t, newServer(t, log), Request{Scope: runScope()}, newFakeClient())
+		synctest.Wait()
+		log.say(1, 1, "text", "a\n<b>")
+		synctest.Wait()
+		require.Equal(t, `event: chat_delta
+data: {"event_type":"chat_delta","conversation_id":"c","run_id":"r","root_run_id":"r","node_id":"say","command_id":"say","attempt":1,`+
+			`"data":{"command_id":"say","attempt":1,"channel":"text","chunk":1,"text":"a\n<b>"}}`+"\n\n", f.frames(t))
+		late := follow(t, newServer(t, log), Request{Scope: runScope()}, newFakeClient())
+		synctest.Wait()
+		require.Contains(t, late.frames(t), `"data":{"command_id":"say","attempt":1,"channel":"text","chunk":1,"through":1,"text":"a\n<b>"}`)
+	})
+}
+
+func TestDeltasFollowOneByOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := newFakeLog()
+		log.write("r", agent.RunStarted)
+		f := follow(t, newServer(t, log), Request{Scope: runScope()}, newFakeClient())
+		synctest.Wait()
+		log.publish("r", agent.CommandEmitted)
+		log.say(1, 1, "text", "Hel")
+		synctest.Wait()
+		log.say(1, 2, "text", "lo")
+		log.say(1, 3, "text", "!")
+		synctest.Wait()
+		require.Equal(t, []deltaData{delta(1, 1, "Hel"), delta(1, 2, "lo"), delta(1, 3, "!")}, f.deltas(t))
+		log.forget()
+		log.publish("r", agent.CommandCommitted)
+		synctest.Wait()
+		require.Len(t, f.deltas(t), 3)
+		require.Equal(t, []string{"1", "2", "3"}, f.ids(t), "output has no numbers of its own")
+	})
+}
+
+func TestClientThatJoinsGetsTheWholeTextOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := newFakeLog()
+		log.write("r", agent.RunStarted, agent.CommandEmitted)
+		log.say(1, 1, "thinking", "hm, ")
+		log.say(1, 2, "text", "Hel")
+		log.say(1, 3, "thinking", "yes")
+		log.say(1, 4, "text", "lo")
+		f := follow(t, newServer(t, log), Request{Scope: runScope(), After: 2}, newFakeClient())
+		synctest.Wait()
+		require.Equal(t, []deltaData{
+			{CommandID: "say", Attempt: 1, Channel: "thinking", Chunk: 3, Through: 3, Text: "hm, yes"},
+			{CommandID: "say", Attempt: 1, Channel: "text", Chunk: 4, Through: 4, Text: "Hello"},
+		}, f.deltas(t))
+		log.say(1, 5, "text", "!")
+		synctest.Wait()
+		require.Equal(t, delta(1, 5, "!"), f.deltas(t)[2])
+	})
+}
+
+func TestANewAttemptReplacesTheOldOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := newFakeLog()
+		log.write("r", agent.RunStarted, agent.CommandEmitted)
+		f := follow(t, newServer(t, log), Request{Scope: runScope()}, newFakeClient())
+		synctest.Wait()
+		log.say(1, 1, "text", "Hel")
+		synctest.Wait()
+		log.publish("r", agent.AttemptDiscarded)
+		log.say(1, 2, "text", "of a writer that does not know yet")
+		synctest.Wait()
+		log.say(2, 1, "text", "Hi")
+		synctest.Wait()
+		require.Equal(t, []deltaData{delta(1, 1, "Hel"), delta(2, 1, "Hi")}, f.deltas(t))
+
+		late := follow(t, newServer(t, log), Request{Scope: runScope()}, newFakeClient())
+		synctest.Wait()
+		require.Equal(t, []deltaData{{CommandID: "say", Attempt: 2, Channel: "text", Chunk: 1, Through: 1, Text: "Hi"}}, late.deltas(t))
+	})
+}
+
+func TestOutputStandsBetweenItsCommandsEvents(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := newFakeLog()
+		log.write("r", agent.RunStarted)
+		f := follow(t, newServer(t, log), Request{Scope: runScope()}, newFakeClient())
+		synctest.Wait()
+		// The command is opened, says something and is decided, each right before a read of the stream.
+		log.write("r", agent.CommandEmitted)
+		log.afterOutput = func() {
+			log.afterOutput = nil
+			log.forget()
+			log.write("r", agent.CommandCommitted)
+		}
+		log.say(1, 1, "text", "late")
+		synctest.Wait()
+		require.Equal(t, []string{"1", "2", "3"}, f.ids(t))
+		require.Empty(t, f.deltas(t), "the committed text replaces what was streamed")
+
+		log.write("r", agent.CommandEmitted)
+		log.say(2, 1, "text", "now")
+		synctest.Wait()
+		require.True(t, strings.Index(f.frames(t), "id: 4\n") < strings.Index(f.frames(t), "now"), "output follows what opened its command")
+	})
+}
+
+func TestLedgerProfileShowsNoOutput(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := newFakeLog()
+		log.write("r", agent.RunStarted, agent.CommandEmitted)
+		log.say(1, 1, "text", "Hel")
+		f := follow(t, newServer(t, log), Request{Scope: runScope(), Profile: ledgerProfile()}, newFakeClient())
+		synctest.Wait()
+		log.say(1, 2, "text", "lo")
+		synctest.Wait()
+		require.Empty(t, f.deltas(t))
+		require.Equal(t, []string{"1", "2"}, f.ids(t))
+	})
+}
+
+func TestAProfileMayLeaveAChannelOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := newFakeLog()
+		log.open["r"] = true
+		p := runProfile()
+		p.OutputEvent = func(channel string) string {
+			if channel == "text" {
+				return "chat_delta"
+			}
+			return ""
+		}
+		f := follow(t, newServer(t, log), Request{Scope: runScope(), Profile: p}, newFakeClient())
+		synctest.Wait()
+		log.say(1, 1, "thinking", "hm")
+		log.say(1, 2, "text", "Hi")
+		synctest.Wait()
+		require.Equal(t, []deltaData{delta(1, 2, "Hi")}, f.deltas(t))
+	})
+}

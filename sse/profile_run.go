@@ -1,0 +1,185 @@
+package sse
+
+import (
+	"encoding/json"
+	"net/url"
+
+	"runledger/agent"
+)
+
+// The names that the run profile gives to events. Other events keep the ledger's name.
+const (
+	planCreated   agent.EventType = "plan_created"
+	stepStarted   agent.EventType = "step_started"
+	stepCompleted agent.EventType = "step_completed"
+	stepFailed    agent.EventType = "step_failed"
+	toolInvoked   agent.EventType = "tool_invoked"
+	toolCompleted agent.EventType = "tool_completed"
+	chatCompleted agent.EventType = "chat_completed"
+	chatDelta     agent.EventType = "chat_delta"
+)
+
+// runProfile shows a run to the people who started it: a plan, steps, tool calls and chat. What it lets through is
+// listed key by key, so that a field which the ledger gains stays inside until somebody decides otherwise.
+func runProfile() Profile {
+	return Profile{
+		Name:        "run",
+		Show:        showRun,
+		OutputEvent: func(string) string { return string(chatDelta) },
+	}
+}
+
+func showRun(e agent.Event) agent.Event {
+	if e.Type == agent.PlanGenerated {
+		e.Type, e.Data = planCreated, planSummary(e.Data)
+		return e
+	}
+	var data map[string]json.RawMessage
+	if err := json.Unmarshal(e.Data, &data); err != nil {
+		data = nil // nothing is known about it, so nothing is public
+	}
+	name, keys := runView(e.Type, commandKind(data))
+	public := make(map[string]json.RawMessage, len(keys))
+	for _, key := range keys {
+		if value, ok := data[key]; ok {
+			public[key] = value
+		}
+	}
+	linkValue(public, "input", e.RunID, e.CommandID)
+	linkValue(public, "output", e.RunID, resultCommand(e, data))
+	e.Type = name
+	if shown, err := encode(public); err == nil {
+		e.Data = shown
+	} else {
+		e.Data = nil
+	}
+	return e
+}
+
+// runView gives the name of an event in the run profile and the keys of its data that are public.
+func runView(t agent.EventType, kind agent.CommandKind) (agent.EventType, []string) {
+	switch t {
+	case agent.RunStarted:
+		return t, []string{"input", "agent", "mode", "model", "epoch", "request_id", "session_id", "limits", "metadata",
+			"attachments", "offline_model"}
+	case agent.PlanStarted:
+		return t, []string{"source", "planner_model"}
+	case agent.NodeStarted:
+		return stepStarted, []string{"kind", "tool", "node_index"}
+	case agent.NodeFinished:
+		return stepCompleted, []string{"node_index", "result_command", "output"}
+	case agent.NodeFailed:
+		return stepFailed, []string{"node_index", "error", "handled"}
+	case agent.NodeSkipped:
+		return t, []string{"node_index", "reason"}
+	case agent.CommandEmitted:
+		if kind == agent.ToolCommand {
+			return toolInvoked, []string{"kind", "tool", "effect_class", "input", "deadline"}
+		}
+		return t, []string{"kind", "model", "effect_class", "deadline"}
+	case agent.CommandCommitted:
+		return committedView(kind)
+	case agent.CommandFailedType:
+		return t, []string{"kind", "tool", "error", "latency_ms"}
+	case agent.AttemptDiscarded:
+		return t, []string{"reason", "retry_after_ms"}
+	case agent.CheckpointSaved:
+		return t, []string{"checkpoint_id", "checkpoint_type", "step_number"}
+	case agent.MessageAdded:
+		return t, []string{"role", "content"}
+	case agent.RunCompleted:
+		return t, []string{"final_output", "summary"}
+	case agent.RunFailed:
+		return t, []string{"error"}
+	case agent.CommandAbortType, agent.CommandDoubtType, agent.CommandResolved, agent.CommandReopened, agent.RunCancelled,
+		agent.PlanGenerated, agent.PlanRevised, agent.PolicyDecided, agent.Progress, agent.ApprovalRequested,
+		agent.ApprovalResolved, agent.InputReceived, agent.LimitReachedType, agent.RunPaused, agent.RunUnpaused,
+		agent.RunReopened, agent.RunForked, agent.TimerFired, agent.UUIDRecorded, agent.RandomRecorded, agent.HTTPRecorded:
+	}
+	return t, []string{"kind", "tool", "reason", "by", "message", "epoch"}
+}
+
+func committedView(kind agent.CommandKind) (agent.EventType, []string) {
+	switch kind {
+	case agent.ToolCommand:
+		return toolCompleted, []string{"kind", "tool", "result_hash", "output", "latency_ms"}
+	case agent.ModelCommand:
+		return chatCompleted, []string{"kind", "result_hash", "output", "latency_ms", "turn", "finish_reason", "usage",
+			"model", "tool_calls"}
+	case agent.PlanCommand:
+		// The planner's output is the plan with its prompts and arguments; plan_created shows what is public of it.
+	}
+	return agent.CommandCommitted, []string{"kind", "result_hash", "latency_ms", "finish_reason", "usage", "model"}
+}
+
+func commandKind(data map[string]json.RawMessage) agent.CommandKind {
+	var kind agent.CommandKind
+	if json.Unmarshal(data["kind"], &kind) != nil {
+		return ""
+	}
+	return kind
+}
+
+// resultCommand is the command whose result an event shows: a node's is that of the command it names.
+func resultCommand(e agent.Event, data map[string]json.RawMessage) string {
+	var id string
+	if e.Type == agent.NodeFinished && json.Unmarshal(data["result_command"], &id) == nil {
+		return id
+	}
+	return e.CommandID
+}
+
+// linkValue tells where the whole of an agent.Value is, when the event holds only its beginning.
+func linkValue(data map[string]json.RawMessage, key, runID, commandID string) {
+	var value map[string]json.RawMessage
+	if commandID == "" || json.Unmarshal(data[key], &value) != nil || value == nil || value["json"] != nil {
+		return
+	}
+	href, err := encode(CommandHref(runID, commandID))
+	if err != nil {
+		return
+	}
+	value["href"] = href
+	if linked, err := encode(value); err == nil {
+		data[key] = linked
+	}
+}
+
+// CommandHref is the path under which a command and its whole result are found.
+func CommandHref(runID, commandID string) string {
+	return "/api/v1/agent/runs/" + url.PathEscape(runID) + "/commands/" + url.PathEscape(commandID)
+}
+
+// planSummary keeps of plan_generated what says how the run will go, without prompts, arguments and inputs.
+func planSummary(data json.RawMessage) json.RawMessage {
+	type node struct {
+		ID             string   `json:"id"`
+		Kind           string   `json:"kind"`
+		Tool           string   `json:"tool,omitempty"`
+		DependsOn      []string `json:"depends_on,omitempty"`
+		ExpectedOutput string   `json:"expected_output,omitempty"`
+	}
+	var plan struct {
+		Source     string          `json:"source"`
+		Hash       string          `json:"plan_hash"`
+		Model      *agent.ModelRef `json:"planner_model"`
+		PromptHash string          `json:"planner_prompt_hash"`
+		TaskGraph  struct {
+			Nodes []node `json:"nodes"`
+		} `json:"task_graph"`
+	}
+	if json.Unmarshal(data, &plan) != nil {
+		return nil
+	}
+	summary, err := encode(struct {
+		Source     string          `json:"source"`
+		Hash       string          `json:"plan_hash"`
+		Model      *agent.ModelRef `json:"planner_model,omitempty"`
+		PromptHash string          `json:"planner_prompt_hash,omitempty"`
+		Nodes      []node          `json:"nodes"`
+	}{plan.Source, plan.Hash, plan.Model, plan.PromptHash, append([]node{}, plan.TaskGraph.Nodes...)})
+	if err != nil {
+		return nil
+	}
+	return summary
+}

@@ -1,0 +1,191 @@
+package sse
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"runledger/agent"
+)
+
+var update = flag.Bool("update", false, "write the expected files anew")
+
+func data(t testing.TB, v any) json.RawMessage {
+	t.Helper()
+	raw, err := json.Marshal(v)
+	require.NoError(t, err)
+	return raw
+}
+
+// sampleEvents has every event type of the ledger, with every field of its payload set, each kind of command included.
+func sampleEvents(t testing.TB) []agent.Event {
+	t.Helper()
+	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	model := agent.ModelRef{Name: "default", Provider: "openai", Model: "gpt-5-mini"}
+	failure := &agent.Error{Code: agent.CodeToolFailed, Message: "no", NodeID: "fetch", CommandID: "fetch"}
+	small := agent.Value{Bytes: 2, JSON: json.RawMessage(`42`)}
+	large := agent.Value{Bytes: 90000, Preview: "once upon a time…"}
+	plan := &agent.Plan{Constraints: []string{"SECRET"}, Nodes: []agent.Node{
+		{ID: "fetch", Kind: agent.ToolNode, Tool: "http_request", Args: json.RawMessage(`{"url":"SECRET"}`), ExpectedOutput: "a page"},
+		{ID: "say", Kind: agent.LLMNode, Prompt: "SECRET", DependsOn: []string{"fetch"}, Timeout: agent.Duration(time.Minute),
+			Inputs: map[string]json.RawMessage{"SECRET": json.RawMessage(`"SECRET"`)}},
+	}}
+	emitted := func(kind agent.CommandKind, tool string, input *agent.Value) json.RawMessage {
+		return data(t, agent.CommandEmittedData{Kind: kind, Tool: tool, Model: &model, Effect: agent.Idempotent, InputHash: "SECRET",
+			Input: input, IdempotencyKey: "SECRET", Deadline: at.Add(time.Minute)})
+	}
+	committed := func(kind agent.CommandKind, tool string, output agent.Value) json.RawMessage {
+		return data(t, agent.CommandCommittedData{Kind: kind, Tool: tool, Hash: "sha256:ab", Output: output, LatencyMS: 12, Turn: 1,
+			Finish: "stop", Usage: json.RawMessage(`{"input_tokens":3,"output_tokens":4}`), Model: "gpt-5-mini-2026", Tools: []string{"clock"}})
+	}
+	type sample struct {
+		kind       agent.EventType
+		node, cmd  string
+		attempt    int
+		structured json.RawMessage
+	}
+	samples := []sample{
+		{agent.RunStarted, "", "", 0, data(t, agent.RunStartedData{Input: "what is 6*7?", Agent: "default", Mode: agent.ModePlan, Model: model, Epoch: 1,
+			RequestID: "q", SessionID: "s", Limits: agent.Limits{MaxSteps: 50}, Metadata: json.RawMessage(`{"a":1}`), Attachments: []string{"a.txt"}, Offline: true})},
+		{agent.MessageAdded, "", "", 0, data(t, agent.MessageAddedData{Role: agent.UserMessage, Content: "what is 6*7?"})},
+		{agent.PlanStarted, "plan", "", 0, data(t, agent.PlanStartedData{Source: "planner", Model: &model})},
+		{agent.CommandEmitted, "plan", "plan", 1, emitted(agent.PlanCommand, "", nil)},
+		{agent.CommandCommitted, "plan", "plan", 1, committed(agent.PlanCommand, "", agent.Value{Bytes: 9, JSON: json.RawMessage(`"SECRET"`)})},
+		{agent.PlanGenerated, "plan", "", 0, data(t, agent.PlanGeneratedData{Source: "planner", TaskGraph: plan, Hash: "sha256:cd", Model: &model, PromptHash: "sha256:ef"})},
+		{agent.NodeStarted, "fetch", "", 0, data(t, agent.NodeStartedData{Kind: agent.ToolNode, Tool: "http_request", Index: 0})},
+		{agent.CommandEmitted, "fetch", "fetch", 1, emitted(agent.ToolCommand, "http_request", &small)},
+		{agent.CommandEmitted, "main", "main#1.0", 1, emitted(agent.ToolCommand, "everything/echo", &large)},
+		{agent.CommandCommitted, "fetch", "fetch", 1, committed(agent.ToolCommand, "http_request", small)},
+		{agent.CommandCommitted, "main", "main#1.0", 2, committed(agent.ToolCommand, "everything/echo", large)},
+		{agent.NodeFinished, "fetch", "fetch~2", 1, data(t, agent.NodeFinishedData{Index: 0, ResultCommand: "fetch~2", Output: large})},
+		{agent.NodeFinished, "fetch", "", 0, data(t, agent.NodeFinishedData{Index: 0, ResultCommand: "fetch", Output: small})},
+		{agent.NodeFailed, "fetch", "", 0, data(t, agent.NodeFailedData{Index: 0, Error: failure, Handled: true})},
+		{agent.NodeSkipped, "say", "", 0, data(t, agent.NodeSkippedData{Index: 1, Reason: "fetch failed"})},
+		{agent.CommandEmitted, "say", "say", 1, emitted(agent.ModelCommand, "", nil)},
+		{agent.CommandCommitted, "say", "say", 1, committed(agent.ModelCommand, "", small)},
+		{agent.CommandFailedType, "fetch", "fetch", 1, data(t, agent.CommandFailedData{Kind: agent.ToolCommand, Tool: "http_request", Error: failure, LatencyMS: 3})},
+		{agent.CommandAbortType, "fetch", "fetch", 1, data(t, agent.CommandAbortedData{Kind: agent.ToolCommand, Tool: "http_request", Reason: "cancelled"})},
+		{agent.CommandDoubtType, "fetch", "fetch", 1, data(t, agent.CommandInDoubtData{Kind: agent.ToolCommand, Tool: "http_request", Reason: "lost"})},
+		{agent.AttemptDiscarded, "fetch", "fetch", 1, data(t, agent.AttemptDiscardedData{Reason: "shutdown", RetryAfterMS: 100})},
+		{agent.CheckpointSaved, "fetch", "", 0, data(t, agent.CheckpointSavedData{CheckpointID: "k", Type: agent.NodeBoundary, Step: 1})},
+		{agent.RunCompleted, "", "", 0, data(t, agent.RunCompletedData{FinalOutput: "42", Summary: "2 steps"})},
+		{agent.RunFailed, "", "", 0, data(t, agent.RunFailedData{Error: failure})},
+		{agent.RunCancelled, "", "", 0, data(t, agent.RunCancelledData{Reason: "enough", By: "local"})},
+	}
+	have := map[agent.EventType]bool{}
+	for _, s := range samples {
+		have[s.kind] = true
+	}
+	for _, kind := range agent.EventTypes() {
+		if !have[kind] { // its payload comes with a later feature: only what every event may say is public
+			samples = append(samples, sample{kind, "fetch", "", 0, json.RawMessage(`{"reason":"r","by":"b","message":"m","epoch":2,"value":"SECRET"}`)})
+		}
+	}
+	events := make([]agent.Event, len(samples))
+	for i, s := range samples {
+		raw := s.structured
+		raw = append(raw[:len(raw)-1:len(raw)-1], []byte(`,"added_later":"SECRET"}`)...)
+		events[i] = agent.Event{Sequence: int64(i + 1), Type: s.kind, ConversationID: "c", RunID: "r", RootRunID: "r", MessageID: "m",
+			NodeID: s.node, CommandID: s.cmd, Attempt: s.attempt, CreatedAt: at, Data: raw, Epoch: 1}
+	}
+	return events
+}
+
+func TestRunProfileGolden(t *testing.T) {
+	t.Parallel()
+	var got []byte
+	for _, e := range sampleEvents(t) {
+		got = appendEvent(got, runProfile(), e)
+	}
+	path := filepath.Join("testdata", "profile_run.txt")
+	if *update {
+		require.NoError(t, os.WriteFile(path, got, 0o644))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(got))
+	require.NotContains(t, string(got), "SECRET")
+}
+
+func TestEveryEventIsOneFrameWithItsNumber(t *testing.T) {
+	t.Parallel()
+	events := sampleEvents(t)
+	for _, p := range Profiles() {
+		var raw []byte
+		for _, e := range events {
+			raw = appendEvent(raw, p, e)
+		}
+		got := readStream(t, raw)
+		require.Len(t, got, len(events), p.Name)
+		for i, r := range got {
+			var object agent.Event
+			require.NoError(t, json.Unmarshal([]byte(r.data), &object))
+			require.Equal(t, events[i].Sequence, object.Sequence)
+			require.Equal(t, r.event, string(object.Type), "the name stands in the frame and in the object")
+		}
+	}
+}
+
+func TestRunProfileNames(t *testing.T) {
+	t.Parallel()
+	want := map[agent.EventType][]string{
+		agent.PlanGenerated:    {"plan_created"},
+		agent.NodeStarted:      {"step_started"},
+		agent.NodeFinished:     {"step_completed"},
+		agent.NodeFailed:       {"step_failed"},
+		agent.CommandEmitted:   {"command_emitted", "tool_invoked"},
+		agent.CommandCommitted: {"chat_completed", "command_committed", "tool_completed"},
+	}
+	for _, e := range sampleEvents(t) {
+		name := string(runProfile().Show(e).Type)
+		if names, renamed := want[e.Type]; renamed {
+			require.Contains(t, names, name)
+			continue
+		}
+		require.Equal(t, string(e.Type), name)
+	}
+}
+
+func TestLedgerProfileIsTheLog(t *testing.T) {
+	t.Parallel()
+	p, ok := FindProfile("ledger")
+	require.True(t, ok)
+	for _, e := range sampleEvents(t) {
+		require.Equal(t, e, p.Show(e))
+	}
+	require.Nil(t, p.OutputEvent)
+}
+
+func TestBrokenDataShowsNothing(t *testing.T) {
+	t.Parallel()
+	for _, raw := range []string{``, `null`, `[]`, `"x"`, `{"kind":7,"input":"SECRET"}`, `{`, `{"task_graph":{"nodes":"SECRET"}}`,
+		`{"output":"SECRET","json":"SECRET","value":1}`} {
+		for _, kind := range []agent.EventType{agent.PlanGenerated, agent.CommandEmitted, agent.Progress} {
+			shown := EncodeEvent(showRun(agent.Event{Sequence: 1, Type: kind, RunID: "r", CommandID: "c", Data: json.RawMessage(raw)}))
+			require.NotContains(t, string(shown), "SECRET", raw)
+			require.True(t, json.Valid(shown))
+		}
+	}
+}
+
+func TestFindProfile(t *testing.T) {
+	t.Parallel()
+	p, ok := FindProfile("")
+	require.True(t, ok)
+	require.Equal(t, "run", p.Name)
+	_, ok = FindProfile("nothing")
+	require.False(t, ok)
+}
+
+func TestCommandHref(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "/api/v1/agent/runs/r/commands/main%231.0", CommandHref("r", "main#1.0"))
+	require.Equal(t, "/api/v1/agent/runs/r/commands/a%231%2Fget~2%3F%25", CommandHref("r", "a#1/get~2?%"))
+	require.False(t, strings.ContainsAny(strings.TrimPrefix(CommandHref("r", "a b#c"), "/api"), "# "))
+}

@@ -1,0 +1,113 @@
+package sse
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"runledger/agent"
+)
+
+// Config says how streams behave. Only Log is required.
+type Config struct {
+	Log Log
+	// Heartbeat is the time between two padded comments, 10 s unless set.
+	Heartbeat time.Duration
+	// Poll is how often a stream reads without having been woken, 1 s unless set.
+	Poll time.Duration
+	// WriteTimeout bounds each write of at most 32 KiB, 10 s unless set. A client that does not take them is cut off.
+	WriteTimeout time.Duration
+	// Patience is how long a stream waits for a ledger that cannot be read, 1 min unless set. It waits at all because an
+	// EventSource gives up for good when it connects again and is answered with an error.
+	Patience time.Duration
+	// Retry is how long clients wait before they connect again, 1 s unless set.
+	Retry time.Duration
+	// PageSize bounds how many events are read at once, 500 unless set.
+	PageSize int
+	// Logger is slog's default unless set.
+	Logger *slog.Logger
+}
+
+// Server writes streams.
+type Server struct {
+	cfg   Config
+	drain context.Context
+	stop  context.CancelFunc
+}
+
+// NewServer makes a Server. Drain ends its streams.
+func NewServer(cfg Config) (*Server, error) {
+	if cfg.Log == nil {
+		return nil, errors.New("sse: a server needs a log")
+	}
+	cfg.Heartbeat = orElse(cfg.Heartbeat, 10*time.Second)
+	cfg.Poll = orElse(cfg.Poll, time.Second)
+	cfg.WriteTimeout = orElse(cfg.WriteTimeout, 10*time.Second)
+	cfg.Patience = orElse(cfg.Patience, time.Minute)
+	cfg.Retry = orElse(cfg.Retry, time.Second)
+	if cfg.PageSize <= 0 {
+		cfg.PageSize = 500
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	s := &Server{cfg: cfg}
+	s.drain, s.stop = context.WithCancel(context.Background())
+	return s, nil
+}
+
+func orElse(d, fallback time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return fallback
+}
+
+// Drain ends all streams, between two frames, and those that begin later at once. Clients come back to another server
+// with the number of the last event they have. It does not wait; calling it twice is fine. http.Server.Shutdown does not
+// end streams by itself: give it Drain by RegisterOnShutdown.
+func (s *Server) Drain() { s.stop() }
+
+// Draining is closed when Drain has been called.
+func (s *Server) Draining() <-chan struct{} { return s.drain.Done() }
+
+// Request is one stream that a client asks for.
+type Request struct {
+	Scope   agent.LogScope
+	Profile Profile
+	// After is the number of the last event that the client has.
+	After int64
+	// UntilIdle ends a conversation's stream when no run of it is queued or at work. A run's stream always ends with its run.
+	UntilIdle bool
+}
+
+// ErrClient marks what Serve returns when the client could not be written to.
+var ErrClient = errors.New("the client did not take what was sent")
+
+// Serve answers with a stream and returns when it is over: the log has ended and all of it is sent, the client went away,
+// or the server drains. All of these are nil. It returns an error that wraps [ErrClient] when a write failed or did not
+// end in time, and the ledger's error when that could not be read for too long.
+func (s *Server) Serve(w http.ResponseWriter, r *http.Request, req Request) error {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(s.drain, cancel)()
+
+	header := w.Header()
+	header.Set("Content-Type", "text/event-stream")
+	header.Set("Cache-Control", "no-cache, no-transform")
+	header.Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
+
+	ends := req.Scope.RunID != "" || req.UntilIdle
+	st := &stream{
+		Server: s, req: req, after: req.After, canEnd: ends, checkEnd: ends,
+		writer: &frameWriter{w: w, rc: http.NewResponseController(w), timeout: s.cfg.WriteTimeout},
+	}
+	if req.Profile.OutputEvent != nil {
+		st.output = newOutput(req.Profile.OutputEvent)
+	}
+	defer st.writer.close()
+	return st.run(ctx)
+}
