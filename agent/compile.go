@@ -152,7 +152,7 @@ func (c *compiler) checkLLM(i int, n *Node, at string) {
 	if n.Tool != "" {
 		c.fault(at+"/tool", "an llm node has no tool")
 	}
-	if n.Args != nil {
+	if !absent(n.Args) {
 		c.fault(at+"/args", "an llm node has no args; use inputs")
 	}
 	for _, name := range slices.Sorted(maps.Keys(n.Inputs)) {
@@ -172,7 +172,7 @@ func (c *compiler) checkTool(i int, n *Node, at string, check CheckArguments) {
 		return
 	}
 	args := n.Args
-	if args == nil {
+	if absent(args) {
 		args = json.RawMessage("{}")
 	}
 	if firstByte(args) != '{' {
@@ -194,7 +194,16 @@ func (c *compiler) checkTool(i int, n *Node, at string, check CheckArguments) {
 	}
 }
 
+// absent reports whether a value was left out or is null, which planners write where they must write every field.
+func absent(value json.RawMessage) bool {
+	return len(value) == 0 || string(value) == "null"
+}
+
 func (c *compiler) checkReferences(i int, value json.RawMessage, at string) {
+	if deeperThan(value, MaxValueDepth) {
+		c.fault(at, "nested deeper than %d levels", MaxValueDepth)
+		return
+	}
 	EachReference(value, func(where string, ref Reference, err error) {
 		pointer := at + where + "/$from"
 		if err != nil {
@@ -294,8 +303,11 @@ func (c *compiler) compiled(order []int) *Plan {
 			n.DependsOn = append(n.DependsOn, c.plan.Nodes[d].ID)
 			inner[place[d]] = true
 		}
-		if n.Kind == ToolNode && n.Args == nil {
-			n.Args = json.RawMessage("{}")
+		if absent(n.Args) {
+			n.Args = nil
+			if n.Kind == ToolNode {
+				n.Args = json.RawMessage("{}")
+			}
 		}
 		if n.OnError == "" {
 			n.OnError = OnErrorFail

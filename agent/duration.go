@@ -27,8 +27,12 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a JSON string; a bare number has no unit and is refused.
+// UnmarshalJSON reads a JSON string; a bare number has no unit and is refused. null changes nothing: planners that must
+// write every field write it where they have no timeout to ask for.
 func (d *Duration) UnmarshalJSON(data []byte) error {
+	if string(data) == "null" {
+		return nil
+	}
 	var s string
 	if err := json.Unmarshal(data, &s); err != nil {
 		return fmt.Errorf("duration %s: want a string with a unit, as in \"90s\"", data)

@@ -85,7 +85,8 @@ func Admit(row *CommandRow, d Dispatch, inputHash string, now time.Time) Verdict
 		}
 		return InjectFailure
 	case Fenced:
-		if d.Epoch == row.Owner.Epoch && d.Schedule <= row.Owner.Schedule {
+		// The fence stands for every attempt of its schedule and of those before it.
+		if d.Epoch < row.Owner.Epoch || d.Epoch == row.Owner.Epoch && d.Schedule <= row.Owner.Schedule {
 			return Refuse
 		}
 		return MayExecute

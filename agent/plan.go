@@ -92,6 +92,7 @@ func (s *Shape) Final() int { return len(s.Nodes) - 1 }
 const (
 	MaxPlanNodes    = 200
 	MaxNodeTries    = 10
+	MaxValueDepth   = 100 // of the arguments and inputs of a node
 	maxNodeTimeout  = Duration(24 * 60 * 60 * 1e9)
 	maxNodeIDLength = 64
 )

@@ -77,9 +77,9 @@ func unescapeToken(t string) (string, error) {
 	return strings.ReplaceAll(strings.ReplaceAll(t, "~1", "/"), "~0", "~"), nil
 }
 
-// asReference tells whether a JSON value is an object whose only key is $from, and reads it.
+// asReference tells whether a JSON value is an object whose only key is $from, however escaped, and reads it.
 func asReference(value json.RawMessage) (ref Reference, is bool, err error) {
-	if !bytes.Contains(value, []byte(`$from`)) || firstByte(value) != '{' {
+	if firstByte(value) != '{' || !bytes.Contains(value, []byte(`$from`)) && !bytes.Contains(value, []byte(`\u`)) {
 		return Reference{}, false, nil
 	}
 	var object map[string]json.RawMessage
@@ -104,6 +104,28 @@ func firstByte(value json.RawMessage) byte {
 		return 0
 	}
 	return value[0]
+}
+
+// deeperThan reports whether a JSON value nests lists and objects beyond limit. Values are walked level by level, each
+// level reading all that is below it, so Compile bounds what it lets in.
+func deeperThan(value json.RawMessage, limit int) bool {
+	depth, inText := 0, false
+	for i := 0; i < len(value); i++ {
+		switch c := value[i]; {
+		case inText && c == '\\':
+			i++
+		case c == '"':
+			inText = !inText
+		case inText:
+		case c == '{' || c == '[':
+			if depth++; depth > limit {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return false
 }
 
 // EachReference calls visit for every reference inside value, with the pointer of its place in value, in a fixed order.
@@ -162,8 +184,9 @@ func Resolve(value json.RawMessage, lookup func(Reference) (json.RawMessage, err
 		if err := json.Unmarshal(value, &object); err != nil {
 			return nil, fmt.Errorf("resolve references: %w", err)
 		}
-		for key, item := range object {
-			resolved, err := Resolve(item, lookup)
+		// In order, so that of several broken references it is always the same one that is told.
+		for _, key := range slices.Sorted(maps.Keys(object)) {
+			resolved, err := Resolve(object[key], lookup)
 			if err != nil {
 				return nil, err
 			}

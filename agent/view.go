@@ -68,6 +68,9 @@ type Acceptance struct {
 	PlanSource string
 	// Offline says that the scripted model will answer.
 	Offline bool
+	// Exclusive refuses the run, with a ConflictError of reason ConflictRunOpen, while the conversation has another run that
+	// is not finished. Like everything else, it does not concern a request that was accepted before under the same key.
+	Exclusive bool
 	// Key and RequestHash make a repeated request give the same run.
 	Key         string
 	RequestHash string
