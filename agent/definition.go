@@ -22,7 +22,7 @@ type Blueprint struct {
 func (b Blueprint) Resolve(catalog []ToolRef) (Definition, error) {
 	d := Definition{
 		Agent: b.Name, Mode: b.Mode, Model: b.Model, Instructions: b.Instructions, Tools: []ToolRef{},
-		Limits: b.Limits.Or(Limits{MaxSteps: DefaultMaxSteps, MaxParallel: DefaultMaxParallel, Timeout: DefaultRunTimeout}),
+		Limits: b.Limits.Or(DefaultLimits()),
 	}
 	sorted := slices.SortedFunc(slices.Values(catalog), func(a, b ToolRef) int { return strings.Compare(a.Name, b.Name) })
 	for _, pattern := range b.Tools {

@@ -60,6 +60,11 @@ const (
 	DefaultRunTimeout  = Duration(time.Hour)
 )
 
+// DefaultLimits are those of a definition that sets none.
+func DefaultLimits() Limits {
+	return Limits{MaxSteps: DefaultMaxSteps, MaxParallel: DefaultMaxParallel, Timeout: DefaultRunTimeout}
+}
+
 // Or returns l with its zero fields taken from d.
 func (l Limits) Or(d Limits) Limits {
 	if l.MaxSteps == 0 {
