@@ -131,6 +131,8 @@ type Begin struct {
 	Node *NodeStartedData
 	// Plan is what plan_started says, when this is the planner's command.
 	Plan *PlanStartedData
+	// Checkpoint is the checkpoint to take when the command is emitted; "" for none.
+	Checkpoint CheckpointType
 }
 
 // Begun is the ledger's answer to Begin.

@@ -16,11 +16,18 @@ import (
 // accepted before under the same key gives that run again and created false.
 //
 // Errors: *agent.NotFoundError when the conversation is not the owner's; *agent.ConflictError when the key came with another
-// request, or the message id is taken.
+// request, the message id is taken, or the run is to be the only one at work and is not.
 func (l *Ledger) Accept(ctx context.Context, a agent.Acceptance) (run agent.Run, created bool, err error) {
-	for range 2 { // two requests with one key may race; the second then reads what the first wrote
+	a.Key = textSafe(a.Key)
+	r := &a.Run
+	r.Input, r.RequestID, r.SessionID = textSafe(r.Input), textSafe(r.RequestID), textSafe(r.SessionID)
+	for range 2 {
 		run, created, err = l.accept(ctx, a)
-		if !violates(err, "idempotency_keys_pkey") {
+		// Two requests with one key may race; the second then reads what the first wrote. It meets whatever the first wrote
+		// first: a message id that both bring, the end of an open run, or the key.
+		var conflict *agent.ConflictError
+		raced := violates(err, "idempotency_keys_pkey") || violates(err, "messages_pkey") || errors.As(err, &conflict)
+		if !raced || a.Key == "" {
 			break
 		}
 	}
@@ -42,13 +49,9 @@ func violates(err error, constraint string) bool {
 }
 
 func (l *Ledger) accept(ctx context.Context, a agent.Acceptance) (run agent.Run, created bool, err error) {
-	tx, err := l.pool.Begin(ctx)
-	if err != nil {
-		return run, false, err
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	if a.Key != "" {
-		earlier, err := acceptedBefore(ctx, tx, a)
+		// Before the transaction: it must not hold a connection while it asks for another.
+		earlier, err := l.acceptedBefore(ctx, a)
 		if err != nil {
 			return run, false, err
 		}
@@ -57,6 +60,11 @@ func (l *Ledger) accept(ctx context.Context, a agent.Acceptance) (run agent.Run,
 			return run, false, err
 		}
 	}
+	tx, err := l.pool.Begin(ctx)
+	if err != nil {
+		return run, false, err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	r := &a.Run
 	t := &txn{tx: tx, run: runHead{runID: r.RunID, conversationID: r.ConversationID, rootRunID: r.RootRunID, messageID: r.MessageID, epoch: r.Epoch}}
 	if a.NewConversation {
@@ -74,6 +82,11 @@ func (l *Ledger) accept(ctx context.Context, a agent.Acceptance) (run agent.Run,
 	if err != nil {
 		return run, false, err
 	}
+	if a.Exclusive {
+		if err := t.refuseSecond(ctx); err != nil {
+			return run, false, err
+		}
+	}
 	if err := t.accept(a); err != nil {
 		return run, false, err
 	}
@@ -85,12 +98,32 @@ func (l *Ledger) accept(ctx context.Context, a agent.Acceptance) (run agent.Run,
 	}
 	run = a.Run
 	run.Status, run.StartSequence, run.CreatedAt = agent.Queued, t.newEvents[0].Sequence, t.now
+	if run.Metadata == nil {
+		run.Metadata = json.RawMessage("{}") // as it is read back
+	}
+	if run.Attachments == nil {
+		run.Attachments = []agent.Attachment{}
+	}
 	return run, true, nil
 }
 
-func acceptedBefore(ctx context.Context, tx pgx.Tx, a agent.Acceptance) (runID string, err error) {
+// refuseSecond refuses a run next to one that is not finished. The conversation is locked, so no other can come or end.
+func (t *txn) refuseSecond(ctx context.Context) error {
+	var open string
+	err := t.tx.QueryRow(ctx, `SELECT run_id FROM agent_executions WHERE conversation_id = $1 AND finished_at IS NULL LIMIT 1`,
+		t.run.conversationID).Scan(&open)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return &agent.ConflictError{Reason: agent.ConflictRunOpen, Detail: "run " + open + " of the conversation has not finished"}
+}
+
+func (l *Ledger) acceptedBefore(ctx context.Context, a agent.Acceptance) (runID string, err error) {
 	var hash string
-	err = tx.QueryRow(ctx, `SELECT run_id, request_hash FROM idempotency_keys WHERE owner = $1 AND key = $2`, a.Owner, a.Key).Scan(&runID, &hash)
+	err = l.pool.QueryRow(ctx, `SELECT run_id, request_hash FROM idempotency_keys WHERE owner = $1 AND key = $2`, a.Owner, a.Key).Scan(&runID, &hash)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return "", nil
@@ -126,10 +159,11 @@ func (t *txn) accept(a agent.Acceptance) error {
 		}
 	}
 	t.writes.Queue(`INSERT INTO agent_executions (run_id, conversation_id, root_run_id, parent_run_id, message_id, request_id, session_id, epoch,
-			status, input, attachments, metadata, definition, plan, start_sequence, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'queued', $9, $10, $11, $12, $13, $14, $15)`,
+			status, agent, input, attachments, metadata, definition, plan, start_sequence, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'queued', $9, $10, $11, $12, $13, $14, $15, $16)`,
 		r.RunID, r.ConversationID, r.RootRunID, nullText(r.ParentRunID), r.MessageID, r.RequestID, r.SessionID, r.Epoch,
-		r.Input, string(attachments), string(metadata), string(definition), nullJSON(plan), t.last+1, t.now)
+		textSafe(r.Definition.Agent), r.Input, textSafe(string(attachments)), textSafe(string(metadata)), textSafe(string(definition)),
+		nullJSON(plan), t.last+1, t.now)
 
 	started := agent.RunStartedData{Input: r.Input, Agent: r.Definition.Agent, Mode: r.Definition.Mode, Model: r.Definition.Model, Epoch: r.Epoch,
 		RequestID: r.RequestID, SessionID: r.SessionID, Limits: r.Definition.Limits, Metadata: r.Metadata, Offline: a.Offline}
@@ -185,9 +219,9 @@ func (l *Ledger) RequestCancel(ctx context.Context, owner, runID, by, reason str
 			return err
 		}
 		if taken.RowsAffected() > 0 {
-			return t.end(ctx, agent.FinishCall{Status: agent.Cancelled, By: by, Error: &agent.Error{Code: agent.CodeCancelled, Message: reason}})
+			return t.end(ctx, agent.FinishCall{Status: agent.Cancelled, By: by, Error: &agent.Error{Code: agent.CodeCancelled, Message: reason}}, false)
 		}
-		payload, err := json.Marshal(agent.Intent{By: by, Reason: reason})
+		payload, err := json.Marshal(agent.Intent{By: textSafe(by), Reason: textSafe(reason)})
 		if err != nil {
 			return err
 		}

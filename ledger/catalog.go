@@ -13,13 +13,15 @@ import (
 // PublishTools tells what the workers of a task queue can do. It replaces what they could do before.
 func (l *Ledger) PublishTools(ctx context.Context, taskQueue string, tools []agent.ToolRef) error {
 	var batch pgx.Batch
+	// Workers that start at once publish one after the other: in different orders they would deadlock.
+	batch.Queue(`SELECT pg_advisory_xact_lock($1)`, catalogLock)
 	names := make([]string, len(tools))
 	for i, t := range tools {
 		names[i] = t.Name
 		batch.Queue(`INSERT INTO tool_catalog (task_queue, name, description, input_schema, effect_class, timeout_ms) VALUES ($1, $2, $3, $4, $5, $6)
 			ON CONFLICT (task_queue, name) DO UPDATE SET description = excluded.description, input_schema = excluded.input_schema,
 				effect_class = excluded.effect_class, timeout_ms = excluded.timeout_ms, published_at = now()`,
-			taskQueue, t.Name, textSafe(t.Description), string(t.InputSchema), t.Effect, time.Duration(t.Timeout).Milliseconds())
+			taskQueue, t.Name, textSafe(t.Description), textSafe(string(t.InputSchema)), t.Effect, time.Duration(t.Timeout).Milliseconds())
 	}
 	batch.Queue(`DELETE FROM tool_catalog WHERE task_queue = $1 AND name <> ALL ($2)`, taskQueue, names)
 	if err := l.pool.SendBatch(ctx, &batch).Close(); err != nil {

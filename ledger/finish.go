@@ -51,6 +51,9 @@ func (l *Ledger) Settle(ctx context.Context, call agent.SettleCall) (agent.Comma
 
 func (t *txn) settle(call agent.SettleCall) error {
 	d := agent.Dispatch{Epoch: call.Epoch, Schedule: call.Schedule}
+	if t.command != nil && t.command.Owner.Epoch == d.Epoch && t.command.Owner.Schedule > d.Schedule {
+		return nil // the repetition of an earlier call; a newer schedule has the command, or its fence stands
+	}
 	if t.command == nil || t.command.State == agent.Fenced {
 		t.command = &agent.CommandRow{RunID: call.RunID, CommandID: call.CommandID, NodeID: call.NodeID, State: agent.Fenced, Owner: d}
 		t.writes.Queue(`INSERT INTO commands (run_id, command_id, node_id, kind, state, owner_epoch, owner_schedule, owner_attempt)
@@ -97,7 +100,7 @@ func (l *Ledger) Finish(ctx context.Context, call agent.FinishCall) (agent.Finis
 		if err := t.settleOpen(ctx, call); err != nil {
 			return err
 		}
-		if err := t.end(ctx, call); err != nil {
+		if err := t.end(ctx, call, true); err != nil {
 			return err
 		}
 		reply = agent.FinishReply{Status: call.Status, Sequence: t.last}
@@ -141,7 +144,8 @@ func (t *txn) settleOpen(ctx context.Context, call agent.FinishCall) error {
 	return nil
 }
 
-func (t *txn) end(ctx context.Context, call agent.FinishCall) error {
+// end writes the terminal event of a run. started tells a run that was at work from one that was taken back before.
+func (t *txn) end(ctx context.Context, call agent.FinishCall, started bool) error {
 	var (
 		output  *string
 		failure []byte
@@ -188,8 +192,8 @@ func (t *txn) end(ctx context.Context, call agent.FinishCall) error {
 		}
 	}
 	t.writes.Queue(`UPDATE agent_executions SET status = $2, final_output = $3, error = $4, finished_at = $5,
-		started_at = coalesce(started_at, $5) WHERE run_id = $1`,
-		t.run.runID, call.Status, output, nullJSON(failure), t.now)
+		started_at = CASE WHEN $6 THEN coalesce(started_at, $5) END WHERE run_id = $1`,
+		t.run.runID, call.Status, output, nullJSON(failure), t.now, started)
 	t.writes.Queue(`DELETE FROM model_output WHERE run_id = $1`, t.run.runID)
 	return nil
 }

@@ -19,10 +19,10 @@ const maxInlineResult = 32 << 10
 // Begin lets a dispatch execute a command, or tells what stands in its way. Facts that the call carries are written first.
 //
 // Errors: STALE_EPOCH when the execution has been replaced or the run has ended, CANCELLED when the run is being
-// cancelled and the command has not begun; anything else is a failure of the database.
+// cancelled and the effect would have to be executed (again); anything else is a failure of the database.
 func (l *Ledger) Begin(ctx context.Context, b agent.Begin) (agent.Begun, error) {
 	var begun agent.Begun
-	scope := txnScope{runID: b.RunID, epoch: b.Epoch, commandID: b.CommandID, facts: b.Facts}
+	scope := txnScope{runID: b.RunID, epoch: b.Epoch, commandID: b.CommandID, facts: b.Facts, withState: b.Checkpoint != ""}
 	err := l.write(ctx, scope, func(t *txn) error {
 		if t.run.status.Terminal() {
 			return t.ended()
@@ -38,6 +38,12 @@ func (l *Ledger) Begin(ctx context.Context, b agent.Begin) (agent.Begun, error) 
 
 func (t *txn) begin(ctx context.Context, b agent.Begin, begun *agent.Begun) error {
 	switch begun.Verdict {
+	case agent.MayExecute, agent.MayExecuteAgain:
+		if t.run.status == agent.Cancelling {
+			return agent.Failed(agent.CodeCancelled, "run %s is being cancelled", t.run.runID)
+		}
+	}
+	switch begun.Verdict {
 	case agent.MayExecuteAgain:
 		err := t.event(agent.AttemptDiscarded, b.NodeID, b.CommandID, t.command.DispatchNo,
 			agent.AttemptDiscardedData{Reason: "the worker was lost"})
@@ -46,9 +52,6 @@ func (t *txn) begin(ctx context.Context, b agent.Begin, begun *agent.Begun) erro
 		}
 		return t.dispatch(b, begun)
 	case agent.MayExecute:
-		if t.run.status == agent.Cancelling {
-			return agent.Failed(agent.CodeCancelled, "run %s is being cancelled", t.run.runID)
-		}
 		return t.dispatch(b, begun)
 	case agent.MayProceed:
 		begun.DispatchNo = t.command.DispatchNo
@@ -101,8 +104,9 @@ func (t *txn) dispatch(b agent.Begin, begun *agent.Begun) error {
 			effect_class = excluded.effect_class, state = excluded.state, input_hash = excluded.input_hash, input = excluded.input,
 			dispatch_no = excluded.dispatch_no, owner_epoch = excluded.owner_epoch, owner_schedule = excluded.owner_schedule,
 			owner_attempt = excluded.owner_attempt, lease_until = excluded.lease_until, deadline = excluded.deadline,
-			sequence_number = 0, error = NULL, decided_at = NULL`,
-		b.RunID, b.CommandID, b.NodeID, b.Kind, b.Tool, model, b.Effect, b.InputHash, []byte(b.Input), begun.DispatchNo,
+			sequence_number = 0, error = NULL, decided_at = NULL,
+			emitted_at = CASE WHEN commands.dispatch_no = 0 THEN excluded.emitted_at ELSE commands.emitted_at END`,
+		b.RunID, b.CommandID, b.NodeID, b.Kind, textSafe(b.Tool), textSafe(model), b.Effect, b.InputHash, []byte(b.Input), begun.DispatchNo,
 		b.Dispatch.Epoch, b.Dispatch.Schedule, b.Dispatch.Attempt, t.now.Add(agent.Lease), deadline, t.now)
 	return nil
 }
@@ -125,7 +129,10 @@ func (t *txn) emit(b agent.Begin, deadline time.Time) error {
 		shown := agent.ShowValue(b.Input)
 		data.Input = &shown
 	}
-	return t.event(agent.CommandEmitted, b.NodeID, b.CommandID, 1, data)
+	if err := t.event(agent.CommandEmitted, b.NodeID, b.CommandID, 1, data); err != nil || b.Checkpoint == "" {
+		return err
+	}
+	return t.checkpoint(b.Checkpoint, b.NodeID, b.CommandID)
 }
 
 // finishInjected writes the node_finished and the checkpoint that a record from before they were written together lacks.
@@ -162,8 +169,9 @@ func (t *txn) finishNode(call agent.Call, kind agent.CommandKind, result json.Ra
 func (l *Ledger) Renew(ctx context.Context, runID, commandID string, epoch, dispatchNo int) (status agent.Status, owned bool, err error) {
 	err = l.pool.QueryRow(ctx, `WITH renewed AS (
 			UPDATE commands SET lease_until = clock_timestamp() + $5::bigint * interval '1 millisecond'
-			WHERE run_id = $1 AND command_id = $2 AND dispatch_no = $3 AND state = 'dispatched' RETURNING 1)
-		SELECT status, epoch = $4 AND EXISTS (SELECT 1 FROM renewed) FROM agent_executions WHERE run_id = $1`,
+			WHERE run_id = $1 AND command_id = $2 AND dispatch_no = $3 AND state = 'dispatched'
+				AND EXISTS (SELECT 1 FROM agent_executions WHERE run_id = $1 AND epoch = $4) RETURNING 1)
+		SELECT status, EXISTS (SELECT 1 FROM renewed) FROM agent_executions WHERE run_id = $1`,
 		runID, commandID, dispatchNo, epoch, agent.Lease.Milliseconds()).Scan(&status, &owned)
 	if err != nil {
 		return "", false, fmt.Errorf("renew command %s of run %s: %w", commandID, runID, err)
@@ -221,9 +229,13 @@ func (t *txn) commit(c agent.Commit, late bool) error {
 		t.writes.Queue(`INSERT INTO payloads (hash, bytes) VALUES ($1, $2) ON CONFLICT DO NOTHING`, hash, inline)
 		inline = nil
 	}
+	usage, err := jsonbSafe(c.Event.Usage)
+	if err != nil {
+		return err
+	}
 	t.writes.Queue(`UPDATE commands SET state = 'committed', sequence_number = $3, result = $4, result_hash = $5, result_bytes = $6, usage = $7,
 			latency_ms = $8, decided_at = $9, error = NULL WHERE run_id = $1 AND command_id = $2`,
-		c.RunID, c.CommandID, committed, inline, hash, len(c.Result), nullJSON(c.Event.Usage), c.Event.LatencyMS, t.now)
+		c.RunID, c.CommandID, committed, inline, hash, len(c.Result), nullJSON(usage), c.Event.LatencyMS, t.now)
 	t.dropOutput(c.CommandID)
 	t.command.State, t.command.Sequence, t.command.Result, t.command.ResultHash = agent.Committed, committed, c.Result, hash
 	switch {

@@ -1,9 +1,11 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -50,6 +52,7 @@ func (l *Ledger) ClaimIntents(ctx context.Context, limit int) ([]Intent, error) 
 	if err != nil {
 		return nil, fmt.Errorf("claim intents: %w", err)
 	}
+	slices.SortFunc(intents, func(a, b Intent) int { return cmp.Compare(a.ID, b.ID) }) // an UPDATE returns rows in any order
 	return intents, nil
 }
 
@@ -82,11 +85,12 @@ func (l *Ledger) IntentFailed(ctx context.Context, i Intent, retryIn time.Durati
 	return nil
 }
 
-// NextIntent tells how long it is until an intent is due; none is false when nothing waits.
+// NextIntent tells how long it is until an intent can be claimed; any is false when nothing waits.
 func (l *Ledger) NextIntent(ctx context.Context) (due time.Duration, any bool, err error) {
 	var ms *int64
 	err = l.pool.QueryRow(ctx, `SELECT (extract(epoch FROM min(next_try_at) - clock_timestamp()) * 1000)::bigint
-		FROM intents WHERE delivered_at IS NULL`).Scan(&ms)
+		FROM intents i WHERE delivered_at IS NULL
+			AND NOT EXISTS (SELECT 1 FROM intents e WHERE e.run_id = i.run_id AND e.id < i.id AND e.delivered_at IS NULL)`).Scan(&ms)
 	if err != nil {
 		return 0, false, fmt.Errorf("next intent: %w", err)
 	}
@@ -148,10 +152,17 @@ func (l *Ledger) Lead(ctx context.Context) (lost <-chan struct{}, release func()
 	go func() {
 		defer close(gone)
 		_, _ = conn.WaitForNotification(watch)
-		closeConn()
+		// The server would give the lock free when it sees the connection go, some time after release has returned.
+		unlock, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_, _ = conn.Exec(unlock, `SELECT pg_advisory_unlock($1)`, dispatcherLock)
+		_ = conn.Close(unlock)
 	}()
 	return gone, func() { stop(); <-gone }, true, nil
 }
 
-// dispatcherLock is the advisory lock of the dispatcher. It is any number that nothing else in the database uses.
-const dispatcherLock = 0x72756e6c6564
+// Advisory locks. They are any numbers that nothing else in the database uses.
+const (
+	dispatcherLock = 0x72756e6c6564
+	catalogLock    = dispatcherLock + 1
+)

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -37,8 +39,14 @@ func Open(ctx context.Context, url string, opts Options) (*Ledger, error) {
 	}
 	// A statement or a lock that takes this long is a fault; failing it is better than a gate that hangs.
 	cfg.ConnConfig.RuntimeParams["statement_timeout"] = "30s"
+	// So is a process that stops between the two halves of a transaction: it would hold up its conversation.
+	cfg.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "15s"
 	cfg.ConnConfig.RuntimeParams["application_name"] = "runledger"
 	cfg.ConnConfig.ConnectTimeout = 5 * time.Second
+	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC}})
+		return nil
+	}
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}

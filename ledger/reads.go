@@ -120,7 +120,7 @@ func (l *Ledger) Runs(ctx context.Context, f agent.RunFilter) (runs []agent.Run,
 	}
 	rows, err := l.pool.Query(ctx, `SELECT `+runColumns+` FROM agent_executions r JOIN conversations c ON c.id = r.conversation_id
 		WHERE c.owner = $1 AND ($2::uuid IS NULL OR r.conversation_id = $2) AND ($3 = '' OR r.status = $3)
-			AND ($4 = '' OR r.definition ->> 'agent' = $4)
+			AND ($4 = '' OR r.agent = $4)
 			AND ($5::uuid IS NULL OR (r.created_at, r.run_id) < (SELECT created_at, run_id FROM agent_executions WHERE run_id = $5))
 		ORDER BY r.created_at DESC, r.run_id DESC LIMIT $6`,
 		f.Owner, nullText(f.ConversationID), string(f.Status), f.Agent, nullText(f.Before), f.Limit+1)
@@ -216,7 +216,7 @@ func (l *Ledger) History(ctx context.Context, conversationID string, before int6
 // ExecutionStatus tells whether a run of the conversation is queued or at work, and how far its log goes.
 func (l *Ledger) ExecutionStatus(ctx context.Context, conversationID string) (agent.ExecutionStatus, error) {
 	var s agent.ExecutionStatus
-	err := l.pool.QueryRow(ctx, `SELECT c.last_sequence, r.message_id::text, coalesce(r.finished_at IS NULL, false)
+	err := l.pool.QueryRow(ctx, `SELECT c.last_sequence, r.message_id::text, r.message_id IS NOT NULL AND r.finished_at IS NULL
 		FROM conversations c LEFT JOIN LATERAL (SELECT message_id, finished_at FROM agent_executions
 			WHERE conversation_id = c.id ORDER BY (finished_at IS NULL) DESC, created_at DESC, run_id DESC LIMIT 1) r ON true
 		WHERE c.id = $1`, conversationID).Scan(&s.LastSequence, &s.CurrentMessageID, &s.IsRunning)

@@ -17,7 +17,6 @@ func scanEvent(row pgx.CollectableRow) (agent.Event, error) {
 	var e agent.Event
 	err := row.Scan(&e.Sequence, &e.Type, &e.ConversationID, &e.RunID, &e.RootRunID, &e.MessageID, &e.NodeID, &e.CommandID,
 		&e.Attempt, &e.CreatedAt, &e.Data, &e.Epoch)
-	e.CreatedAt = e.CreatedAt.UTC()
 	return e, err
 }
 

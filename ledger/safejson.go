@@ -4,18 +4,21 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // maxNumberExponent bounds the numbers that go to jsonb as numbers; Postgres refuses those beyond numeric's range.
 const maxNumberExponent = 1000
 
-// jsonbSafe returns doc as jsonb takes it: NUL characters and lone surrogates become U+FFFD, numbers beyond numeric's range
-// become strings. Exact bytes are kept elsewhere; an event shows a value, it is not the value.
+// jsonbSafe returns doc as jsonb takes it: NUL characters, lone surrogates and bytes that are not UTF-8 become U+FFFD,
+// numbers beyond numeric's range become strings. Exact bytes are kept elsewhere; an event shows a value, it is not the value.
 func jsonbSafe(doc json.RawMessage) (json.RawMessage, error) {
-	if !bytes.Contains(doc, []byte(`\u`)) && !longNumber(doc) {
+	if !bytes.Contains(doc, []byte(`\u`)) && !longNumber(doc) && utf8.Valid(doc) {
 		return doc, nil
 	}
 	dec := json.NewDecoder(bytes.NewReader(doc))
@@ -60,8 +63,9 @@ func safeValue(v any) any {
 		return v
 	case map[string]any:
 		out := make(map[string]any, len(v))
-		for key, item := range v {
-			out[strings.ReplaceAll(key, "\x00", "\uFFFD")] = safeValue(item)
+		// In order, so that of keys that become the same it is always the same one that stays.
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			out[strings.ReplaceAll(key, "\x00", "\uFFFD")] = safeValue(v[key])
 		}
 		return out
 	}

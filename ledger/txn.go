@@ -38,8 +38,6 @@ type runHead struct {
 	messageID      string
 	epoch          int
 	status         agent.Status
-	startSequence  int64
-	startedAt      *time.Time
 }
 
 // txnScope says what to lock and read.
@@ -84,7 +82,7 @@ func (l *Ledger) write(ctx context.Context, scope txnScope, decide func(*txn) er
 }
 
 const (
-	runHeadColumns = `SELECT run_id, conversation_id, root_run_id, message_id, epoch, status, start_sequence, started_at
+	runHeadColumns = `SELECT run_id, conversation_id, root_run_id, message_id, epoch, status
 		FROM agent_executions WHERE run_id = $1 `
 	lockCounter = `SELECT last_sequence, clock_timestamp() FROM conversations
 		WHERE id = (SELECT conversation_id FROM agent_executions WHERE run_id = $1) FOR NO KEY UPDATE`
@@ -102,7 +100,7 @@ func (t *txn) open(ctx context.Context, scope txnScope) error {
 	}
 	batch.Queue(runHeadColumns+runLock, scope.runID).QueryRow(func(row pgx.Row) error {
 		h := &t.run
-		err := row.Scan(&h.runID, &h.conversationID, &h.rootRunID, &h.messageID, &h.epoch, &h.status, &h.startSequence, &h.startedAt)
+		err := row.Scan(&h.runID, &h.conversationID, &h.rootRunID, &h.messageID, &h.epoch, &h.status)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return &agent.NotFoundError{What: "run", ID: scope.runID}
 		}
@@ -113,13 +111,19 @@ func (t *txn) open(ctx context.Context, scope txnScope) error {
 			ORDER BY command_id FOR NO KEY UPDATE`, scope.runID)
 	}
 	if scope.commandID != "" {
+		batch.Queue(`SELECT FROM commands WHERE run_id = $1 AND command_id = $2 FOR NO KEY UPDATE`, scope.runID, scope.commandID)
+	}
+	batch.Queue(lockCounter, scope.runID).QueryRow(func(row pgx.Row) error { return row.Scan(&t.last, &t.now) })
+	if scope.commandID != "" {
+		// The command is read once the counter is held, not where it is locked: before its row exists there is nothing to
+		// lock, and two that begin it at once would both find it new. What waited for a lock also reads other tables, here
+		// the payloads, as they stood before the wait.
 		batch.Queue(commandRowColumns+`FOR NO KEY UPDATE OF c`, scope.runID, scope.commandID).Query(func(rows pgx.Rows) error {
 			row, err := collectCommandRow(rows)
 			t.command = row
 			return err
 		})
 	}
-	batch.Queue(lockCounter, scope.runID).QueryRow(func(row pgx.Row) error { return row.Scan(&t.last, &t.now) })
 	lastFact := 0
 	if len(scope.facts) > 0 {
 		batch.Queue(`SELECT coalesce(max(fact_no), 0) FROM agent_execution_events WHERE run_id = $1 AND epoch = $2 AND fact_no IS NOT NULL`,
@@ -239,7 +243,7 @@ func (t *txn) message(m *agent.Message) error {
 	t.writes.Queue(`INSERT INTO messages
 		(id, conversation_id, run_id, role, content, tool_calls, tool_call_id, tool_name, command_id, sequence_number, created_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-		id, t.run.conversationID, t.run.runID, m.Role, textSafe(m.Content), nullJSON(m.ToolCalls), m.ToolCallID, m.ToolName, m.CommandID, t.last, t.now)
+		id, t.run.conversationID, t.run.runID, m.Role, textSafe(m.Content), nullJSON(m.ToolCalls), textSafe(m.ToolCallID), textSafe(m.ToolName), m.CommandID, t.last, t.now)
 	return nil
 }
 
@@ -269,9 +273,10 @@ func (t *txn) flush(ctx context.Context) error {
 	return t.tx.SendBatch(ctx, &t.writes).Close()
 }
 
+// nullJSON gives a document as a json column takes it.
 func nullJSON(raw json.RawMessage) any {
 	if len(raw) == 0 {
 		return nil
 	}
-	return string(raw)
+	return textSafe(string(raw))
 }

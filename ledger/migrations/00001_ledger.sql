@@ -24,6 +24,8 @@ CREATE TABLE agent_executions (
     -- Which execution of the run this is. A worker's transaction requires it, so that a replaced execution can write nothing.
     epoch           int NOT NULL DEFAULT 1 CHECK (epoch >= 1),
     status          text NOT NULL,
+    -- definition.agent, to select by: reading it out of the json would fail on every text in it that text cannot hold.
+    agent           text NOT NULL,
     input           text NOT NULL,
     -- json, not jsonb: these are kept as they were written, byte for byte.
     attachments     json NOT NULL DEFAULT '[]',
