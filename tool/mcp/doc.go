@@ -1,0 +1,8 @@
+// Package mcp makes the tools of Model Context Protocol servers callable by agents, through the official Go SDK.
+//
+// A [Server] is a command that speaks MCP over its standard input and output. It runs in a process group of its own, is
+// started again when it has died, and ends, with everything it has started, at Close. What other servers do has no
+// influence on it.
+//
+// The package may import runledger/agent, runledger/tool, the standard library and github.com/modelcontextprotocol/go-sdk.
+package mcp
