@@ -25,12 +25,12 @@ func TestNames(t *testing.T) {
 		names []string
 		want  []string // "" where a hash decides
 	}{
-		"fine as it is":       {[]string{"calculator", "a-b_C9"}, []string{"calculator", "a-b_C9"}},
-		"server and tool":     {[]string{"everything/echo", "a.b/c d"}, []string{"everything__echo", "a_b__c_d"}},
-		"taken by another":    {[]string{"a/b", "a__b"}, []string{"", "a__b"}},
-		"two that look alike": {[]string{"a.b", "a b"}, []string{"", "a_b"}},
-		"too long":            {[]string{long, strings.Repeat("y", 64)}, []string{"", strings.Repeat("y", 64)}},
-		"empty, not ASCII":    {[]string{"", "größe/maß"}, []string{"", "gr__e__ma_"}},
+		"fine as it is":                          {[]string{"calculator", "a-b_C9"}, []string{"calculator", "a-b_C9"}},
+		"server and tool":                        {[]string{"everything/echo", "a.b/c d"}, []string{"everything__echo", "a_b__c_d"}},
+		"taken by another":                       {[]string{"a/b", "a__b"}, []string{"", "a__b"}},
+		"two that look alike":                    {[]string{"a.b", "a b"}, []string{"", "a_b"}},
+		"too long":                               {[]string{long, strings.Repeat("y", 64)}, []string{"", strings.Repeat("y", 64)}},
+		"empty, not ASCII":                       {[]string{"", "größe/maß"}, []string{"", "gr__e__ma_"}},
 		"64 bytes of letters that are not ASCII": {[]string{strings.Repeat("ß", 64), strings.Repeat("ß", 65)}, []string{strings.Repeat("_", 64), ""}},
 	}
 	for name, tt := range tests {
