@@ -207,8 +207,10 @@ func walkSchemas(node any, visit func(map[string]any)) {
 		return
 	}
 	visit(s)
-	for _, keyword := range []string{"additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items",
-		"not", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"} {
+	for _, keyword := range []string{
+		"additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items",
+		"not", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
+	} {
 		walkSchemas(s[keyword], visit)
 	}
 	for _, keyword := range []string{"allOf", "anyOf", "items", "oneOf", "prefixItems"} {

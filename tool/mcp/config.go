@@ -88,6 +88,12 @@ func (c Config) complete() (Config, error) {
 	return c, nil
 }
 
+// Check says what is wrong with a configuration, as Connect would, without starting anything.
+func (c Config) Check() error {
+	_, err := c.complete()
+	return err
+}
+
 // inherited are the variables of this process that every server gets.
 var inherited = []string{
 	"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TZ", "LANG", "LC_ALL", "LC_CTYPE",

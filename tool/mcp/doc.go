@@ -4,5 +4,8 @@
 // started again when it has died, and ends, with everything it has started, at Close. What other servers do has no
 // influence on it.
 //
+// A server's annotations decide the effect class of its tools unless the configuration does. They are the server's own
+// word: connect servers that you would let act for you, and configure the class where a wrong one would cost something.
+//
 // The package may import runledger/agent, runledger/tool, the standard library and github.com/modelcontextprotocol/go-sdk.
 package mcp
