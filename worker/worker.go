@@ -37,6 +37,8 @@ type Config struct {
 	MaxConcurrentActivities int
 	// PanicPolicy is for tests. In production a workflow that is not deterministic blocks, and shows as stuck.
 	PanicPolicy worker.WorkflowPanicPolicy
+	// Published, if set, is closed when the tools are known to the API.
+	Published chan<- struct{}
 }
 
 const (
@@ -81,6 +83,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Ledger.PublishTools(ctx, cfg.TaskQueue, cfg.Tools.Refs()); err != nil {
 		w.Stop()
 		return err
+	}
+	if cfg.Published != nil {
+		close(cfg.Published)
 	}
 	dispatched := make(chan struct{})
 	dispatchCtx, stopDispatch := context.WithCancel(ctx)

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"runledger/agent"
+	"runledger/tool/builtin"
+	"runledger/tool/mcp"
+)
+
+const defaultConfigFile = "runledger.yaml"
+
+// config is runledger.yaml.
+type config struct {
+	Models     map[string]modelConfig `yaml:"models"`
+	Agents     map[string]agentConfig `yaml:"agents"`
+	MCPServers map[string]mcp.Config  `yaml:"mcp_servers"`
+	Tools      builtin.Config         `yaml:"tools"`
+}
+
+type modelConfig struct {
+	Provider  string `yaml:"provider"`
+	Model     string `yaml:"model"`
+	BaseURL   string `yaml:"base_url"`
+	APIKeyEnv string `yaml:"api_key_env"`
+}
+
+type agentConfig struct {
+	Model        string       `yaml:"model"`
+	Mode         agent.Mode   `yaml:"mode"`
+	Instructions string       `yaml:"instructions"`
+	Tools        []string     `yaml:"tools"`
+	Limits       limitsConfig `yaml:"limits"`
+}
+
+type limitsConfig struct {
+	MaxSteps    int            `yaml:"max_steps"`
+	MaxParallel int            `yaml:"max_parallel"`
+	Timeout     agent.Duration `yaml:"timeout"`
+}
+
+// loadConfig reads the named file, or runledger.yaml in the working directory when there is one, and fills in the
+// defaults. The error names the line of a key that does not exist.
+func loadConfig(path string) (*config, error) {
+	name := path
+	if name == "" {
+		name = defaultConfigFile
+	}
+	raw, err := os.ReadFile(name)
+	if path == "" && errors.Is(err, fs.ErrNotExist) {
+		raw, err = nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	cfg, err := parseConfig(raw)
+	if err != nil {
+		return nil, fmt.Errorf("configuration %s: %w", name, err)
+	}
+	return cfg, nil
+}
+
+// goType is how the YAML library names our structs in its errors; users know them by their keys only.
+var goType = regexp.MustCompile(` in type main\.(\w+?)(Config)?$`)
+
+func parseConfig(raw []byte) (*config, error) {
+	cfg := new(config)
+	dec := yaml.NewDecoder(bytes.NewReader(raw))
+	dec.KnownFields(true)
+	if err := dec.Decode(cfg); err != nil && !errors.Is(err, io.EOF) {
+		var wrong *yaml.TypeError
+		if !errors.As(err, &wrong) {
+			return nil, err
+		}
+		for i, line := range wrong.Errors {
+			wrong.Errors[i] = strings.Replace(goType.ReplaceAllString(line, " ($1)"), "field ", "unknown key ", 1)
+		}
+		return nil, errors.New(strings.Join(wrong.Errors, "; "))
+	}
+	var extra any
+	if err := dec.Decode(&extra); !errors.Is(err, io.EOF) {
+		return nil, errors.New("more than one document")
+	}
+	cfg.fillIn()
+	return cfg, cfg.check()
+}
+
+// fillIn adds what a configuration may leave out: the model of the environment, and one agent with every tool.
+func (c *config) fillIn() {
+	if len(c.Models) == 0 {
+		c.Models = map[string]modelConfig{"default": environmentModel()}
+	}
+	if len(c.Agents) == 0 {
+		c.Agents = map[string]agentConfig{"default": {Mode: agent.ModePlan, Tools: []string{"*"}}}
+	}
+	for name, a := range c.Agents {
+		if a.Model == "" {
+			a.Model = "default"
+		}
+		if a.Mode == "" {
+			a.Mode = agent.ModePlan
+		}
+		c.Agents[name] = a
+	}
+}
+
+func (c *config) check() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
+		m := c.Models[name]
+		if !slices.Contains(providers(), m.Provider) {
+			bad("models.%s.provider: %q; want one of %s", name, m.Provider, strings.Join(providers(), ", "))
+		}
+		if m.Model == "" && m.Provider != scriptedProvider {
+			bad("models.%s.model: missing", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Agents)) {
+		a := c.Agents[name]
+		if _, ok := c.Models[a.Model]; !ok {
+			bad("agents.%s.model: there is no model %q", name, a.Model)
+		}
+		if a.Mode != agent.ModePlan && a.Mode != agent.ModeReact {
+			bad("agents.%s.mode: %q; want plan or react", name, a.Mode)
+		}
+		if a.Limits.MaxSteps < 0 || a.Limits.MaxParallel < 0 {
+			bad("agents.%s.limits: must not be negative", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.MCPServers)) {
+		server := c.MCPServers[name]
+		server.Name = name
+		if err := server.Check(); err != nil {
+			bad("mcp_servers.%s: %w", name, err)
+		}
+		c.MCPServers[name] = server
+	}
+	if _, err := builtin.Tools(c.Tools); err != nil {
+		bad("tools: %w", err)
+	}
+	return errors.Join(errs...)
+}
+
+// blueprints are the agents as the API resolves them.
+func (c *config) blueprints() []agent.Blueprint {
+	agents := make([]agent.Blueprint, 0, len(c.Agents))
+	for _, name := range slices.Sorted(maps.Keys(c.Agents)) {
+		a := c.Agents[name]
+		m := c.Models[a.Model]
+		agents = append(agents, agent.Blueprint{Name: name, Mode: a.Mode, Instructions: a.Instructions, Tools: a.Tools,
+			Model:  agent.ModelRef{Name: a.Model, Provider: m.Provider, Model: m.Model},
+			Limits: agent.Limits{MaxSteps: a.Limits.MaxSteps, MaxParallel: a.Limits.MaxParallel, Timeout: a.Limits.Timeout}})
+	}
+	return agents
+}

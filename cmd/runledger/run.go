@@ -1,0 +1,208 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"runledger/agent"
+)
+
+type runCmd struct {
+	apiFlags
+	Question     string     `arg:"" optional:"" help:"What to ask."`
+	Agent        string     `help:"The agent to ask; the configuration's default otherwise."`
+	Mode         agent.Mode `help:"plan or react; the agent's own otherwise."`
+	Plan         string     `help:"A file with a plan to execute, - for standard input." type:"path"`
+	Conversation string     `help:"The conversation to go on with."`
+}
+
+// Exit codes of run.
+const (
+	exitFailed    exitError = 3
+	exitCancelled exitError = 4
+)
+
+// Run starts a run and prints it line by line. It exits with 0 when the run completed, 3 when it failed, 4 when it was
+// cancelled, 1 when it could not be started or followed.
+func (c *runCmd) Run(ctx context.Context) error {
+	body := map[string]any{}
+	set := func(key, value string) {
+		if value != "" {
+			body[key] = value
+		}
+	}
+	set("input", c.Question)
+	set("agent", c.Agent)
+	set("mode", string(c.Mode))
+	set("conversation_id", c.Conversation)
+	if c.Plan != "" {
+		plan, err := readPlan(c.Plan)
+		if err != nil {
+			return err
+		}
+		body["plan"] = plan
+	}
+	if c.Question == "" && c.Plan == "" {
+		return errors.New("run: a question or --plan is needed")
+	}
+	run, err := c.startRun(ctx, body)
+	if err != nil {
+		return err
+	}
+	out := &printer{out: os.Stdout, runID: run.RunID}
+	fmt.Fprintf(os.Stdout, "run %s\nconversation %s\n", run.RunID, run.ConversationID)
+	if err := c.follow(ctx, run.RunID, "run", 0, out.frame); err != nil {
+		return fmt.Errorf("follow run %s: %w", run.RunID, err)
+	}
+	switch out.end {
+	case agent.RunFailed:
+		return exitFailed
+	case agent.RunCancelled:
+		return exitCancelled
+	default:
+		return nil
+	}
+}
+
+func readPlan(path string) (json.RawMessage, error) {
+	raw, err := io.ReadAll(os.Stdin)
+	if path != "-" {
+		raw, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read plan: %w", err)
+	}
+	if !json.Valid(raw) {
+		return nil, fmt.Errorf("plan %s is not JSON", path)
+	}
+	return raw, nil
+}
+
+// printer prints the frames of a run, a line each, and the answer as it streams.
+type printer struct {
+	out   io.Writer
+	runID string
+	end   agent.EventType
+	// streaming is the command whose text stands on the unfinished line, streamed what of it has been printed.
+	streaming string
+	streamed  string
+}
+
+func (p *printer) frame(fr frame) error {
+	e := fr.event
+	var d struct {
+		Kind        string          `json:"kind"`
+		Tool        string          `json:"tool"`
+		Model       json.RawMessage `json:"model"`
+		Reason      string          `json:"reason"`
+		Channel     string          `json:"channel"`
+		Text        string          `json:"text"`
+		Through     int             `json:"through"`
+		LatencyMS   int64           `json:"latency_ms"`
+		FinalOutput string          `json:"final_output"`
+		Offline     bool            `json:"offline_model"`
+		Mode        string          `json:"mode"`
+		Nodes       []struct {
+			ID string `json:"id"`
+		} `json:"nodes"`
+		Error  *agent.Error `json:"error"`
+		Input  *agent.Value `json:"input"`
+		Output *agent.Value `json:"output"`
+	}
+	if err := json.Unmarshal(e.Data, &d); err != nil {
+		return fmt.Errorf("event %d %s: %w", e.Sequence, e.Type, err)
+	}
+	switch e.Type {
+	case "chat_delta":
+		p.delta(e.CommandID, d.Channel, d.Text, d.Through > 0)
+		return nil
+	case "run_started":
+		note := ""
+		if d.Offline {
+			note = " (offline model: no key is set)"
+		}
+		p.line(e, "run started in %s mode%s", d.Mode, note)
+	case "plan_created":
+		p.line(e, "plan: %d nodes", len(d.Nodes))
+	case "step_started":
+		p.line(e, "> %s %s %s", e.NodeID, d.Kind, d.Tool)
+	case "step_completed":
+		p.line(e, "< %s done", e.NodeID)
+	case "step_failed":
+		p.line(e, "! %s failed: %v", e.NodeID, d.Error)
+	case "tool_invoked":
+		p.line(e, "  %s calls %s %s", e.CommandID, d.Tool, shown(d.Input))
+	case "tool_completed":
+		p.line(e, "  %s gave %s (%d ms)", e.CommandID, shown(d.Output), d.LatencyMS)
+	case "command_failed":
+		p.line(e, "  %s failed: %v", e.CommandID, d.Error)
+	case "attempt_discarded":
+		p.line(e, "  %s attempt %d does not count: %s", e.CommandID, e.Attempt, d.Reason)
+	case "command_in_doubt":
+		p.line(e, "? %s is in doubt: %s", e.CommandID, d.Reason)
+	case agent.NodeSkipped:
+		p.line(e, "- %s skipped: %s", e.NodeID, d.Reason)
+	case agent.RunCompleted:
+		p.line(e, "run completed\n\n%s", d.FinalOutput)
+	case agent.RunFailed:
+		p.line(e, "run failed: %v", d.Error)
+	case agent.RunCancelled:
+		p.line(e, "run cancelled: %s", d.Reason)
+	default:
+		// The rest is for `runledger events`.
+	}
+	if e.RunID == p.runID && e.Type.Terminal() {
+		p.end = e.Type
+	}
+	return nil
+}
+
+// line ends what is streaming and prints a line that begins with the event's number.
+func (p *printer) line(e agent.Event, format string, args ...any) {
+	if p.streaming != "" {
+		fmt.Fprintln(p.out)
+		p.streaming, p.streamed = "", ""
+	}
+	fmt.Fprintf(p.out, "%4d  %s\n", e.Sequence, fmt.Sprintf(format, args...))
+}
+
+// delta prints a piece of an answer. whole pieces replace what was printed before.
+func (p *printer) delta(commandID, channel, text string, whole bool) {
+	if channel != "text" {
+		return
+	}
+	if p.streaming != commandID {
+		if p.streaming != "" {
+			fmt.Fprintln(p.out)
+		}
+		fmt.Fprintf(p.out, "      %s: ", commandID)
+		p.streaming, p.streamed = commandID, ""
+	}
+	if whole {
+		if rest, ok := bytes.CutPrefix([]byte(text), []byte(p.streamed)); ok {
+			text = string(rest)
+		} else {
+			fmt.Fprintf(p.out, "\n      %s: ", commandID)
+			p.streamed = ""
+		}
+	}
+	fmt.Fprint(p.out, text)
+	p.streamed += text
+}
+
+const shownBytes = 160
+
+func shown(v *agent.Value) string {
+	switch {
+	case v == nil:
+		return ""
+	case v.JSON != nil:
+		return agent.Preview(string(v.JSON), shownBytes)
+	}
+	return fmt.Sprintf("%s (%d bytes)", agent.Preview(v.Preview, shownBytes), v.Bytes)
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"runledger/api"
+	"runledger/ledger"
+	"runledger/worker"
+)
+
+// listenFlags say where the API listens.
+type listenFlags struct {
+	Listen         string `default:"127.0.0.1:8080" env:"RUNLEDGER_LISTEN" help:"Where the API listens; port 0 for a free one."`
+	InsecureListen bool   `env:"RUNLEDGER_INSECURE_LISTEN" help:"Allow an address that is not loopback although there are no tokens: everybody who reaches it is an operator."`
+}
+
+const (
+	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = 2 * time.Minute
+	// drainTimeout is what requests get to end when the API stops; streams end at once, with a hint to come back.
+	drainTimeout = 5 * time.Second
+)
+
+type apiCmd struct {
+	serverFlags
+	listenFlags
+	Config string `type:"path" help:"Configuration file; runledger.yaml in the working directory if there is one."`
+}
+
+// Run serves the API until ctx ends. It needs the database only.
+func (c *apiCmd) Run(ctx context.Context, log *slog.Logger) error {
+	cfg, err := loadConfig(c.Config)
+	if err != nil {
+		return err
+	}
+	store, err := c.open(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	return c.serve(ctx, cfg, store, log, func(url string) { log.InfoContext(ctx, "API is up", "url", url) })
+}
+
+func (f serverFlags) open(ctx context.Context, log *slog.Logger) (*ledger.Ledger, error) {
+	if f.DatabaseURL == "" {
+		return nil, errors.New("DATABASE_URL is not set; `runledger dev` brings a database of its own")
+	}
+	return ledger.Open(ctx, f.DatabaseURL, ledger.Options{Log: log})
+}
+
+// serve serves the API until ctx ends, and tells ready the URL once it listens.
+func (f listenFlags) serve(ctx context.Context, cfg *config, store *ledger.Ledger, log *slog.Logger, ready func(url string)) error {
+	handler, err := newAPI(cfg, store, log, f.InsecureListen)
+	if err != nil {
+		return err
+	}
+	if !f.InsecureListen {
+		if err := api.CheckListen(f.Listen); err != nil {
+			return err
+		}
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.Listen)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", f.Listen, err)
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
+	server.RegisterOnShutdown(handler.Drain)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	ready("http://" + listener.Addr().String())
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	defer cancel()
+	if err := server.Shutdown(stopCtx); err != nil {
+		_ = server.Close()
+	}
+	return nil
+}
+
+type workerCmd struct {
+	serverFlags
+	Config string `type:"path" help:"Configuration file; runledger.yaml in the working directory if there is one."`
+}
+
+// Run works until ctx ends.
+func (c *workerCmd) Run(ctx context.Context, log *slog.Logger) error {
+	if c.TemporalAddress == "" {
+		return errors.New("TEMPORAL_ADDRESS is not set; `runledger dev` brings a Temporal of its own")
+	}
+	cfg, err := loadConfig(c.Config)
+	if err != nil {
+		return err
+	}
+	store, err := c.open(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	return runWorker(ctx, cfg, store, c.TemporalAddress, c.TemporalNamespace, log, nil)
+}
+
+// runWorker works until ctx ends. published, if there is one, is closed when the tools are known to the API.
+func runWorker(ctx context.Context, cfg *config, store *ledger.Ledger, address, namespace string, log *slog.Logger, published chan<- struct{}) error {
+	models, err := cfg.clients()
+	if err != nil {
+		return err
+	}
+	tools, closeTools, err := cfg.toolSet(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer closeTools()
+	temporal, err := worker.Dial(ctx, address, namespace, log)
+	if err != nil {
+		return err
+	}
+	defer temporal.Close()
+	return worker.Run(ctx, worker.Config{Ledger: store, Temporal: temporal, Models: models, Tools: tools, Log: log, Published: published})
+}
+
+type migrateCmd struct {
+	DatabaseURL string `env:"DATABASE_URL" required:"" help:"The database to migrate."`
+}
+
+// Run migrates and tells how much was to do.
+func (c *migrateCmd) Run(ctx context.Context) error {
+	applied, err := ledger.Migrate(ctx, c.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%d migrations applied\n", applied)
+	return nil
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"runledger/api"
+	"runledger/ledger"
+	"runledger/tool"
+	"runledger/tool/builtin"
+	"runledger/tool/mcp"
+)
+
+// newAPI makes the API. anyHost is for addresses that others than this machine reach.
+func newAPI(cfg *config, store *ledger.Ledger, log *slog.Logger, anyHost bool) (*api.API, error) {
+	return api.New(api.Config{Ledger: store, Agents: cfg.blueprints(), CheckArguments: tool.CheckPlans, AnyHost: anyHost, Logger: log})
+}
+
+// toolSet makes the built-in tools and connects to the MCP servers. One that does not start is left out, with a warning: it
+// must not take the others down.
+func (c *config) toolSet(ctx context.Context, log *slog.Logger) (set *tool.Set, closeAll func(), err error) {
+	tools, err := builtin.Tools(c.Tools)
+	if err != nil {
+		return nil, nil, err
+	}
+	names := slices.Sorted(maps.Keys(c.MCPServers))
+	servers := make([]*mcp.Server, len(names))
+	var group sync.WaitGroup
+	for i, name := range names {
+		group.Go(func() {
+			server := c.MCPServers[name]
+			server.Log = log
+			connected, err := mcp.Connect(ctx, server)
+			if err != nil {
+				log.WarnContext(ctx, "MCP server left out; its tools are not there until the worker starts again", "server", name, "error", err)
+				return
+			}
+			servers[i] = connected
+		})
+	}
+	group.Wait()
+	closeAll = func() {
+		for _, s := range servers {
+			if s != nil {
+				s.Close()
+			}
+		}
+	}
+	for _, s := range servers {
+		if s != nil {
+			tools = append(tools, s.Tools()...)
+		}
+	}
+	if set, err = tool.NewSet(tools...); err != nil {
+		closeAll()
+		return nil, nil, err
+	}
+	return set, closeAll, nil
+}

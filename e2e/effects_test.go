@@ -1,0 +1,75 @@
+package e2e_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+)
+
+// effects is a server that does what tools ask for and counts it by idempotency key. Paths below /hold/ wait until they
+// are released, so that a test can break things while an effect is at work.
+type effects struct {
+	*httptest.Server
+	mu      sync.Mutex
+	calls   map[string]int
+	holding chan string
+	release chan struct{}
+	once    sync.Once
+}
+
+func startEffects(t testing.TB) *effects {
+	t.Helper()
+	e := &effects{calls: map[string]int{}, holding: make(chan string, 1024), release: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/do/{what}", func(w http.ResponseWriter, r *http.Request) { e.answer(w, r) })
+	mux.HandleFunc("/hold/{what}", func(w http.ResponseWriter, r *http.Request) {
+		e.holding <- r.Header.Get("Idempotency-Key")
+		select {
+		case <-e.release:
+		case <-r.Context().Done():
+			return
+		}
+		e.answer(w, r)
+	})
+	e.Server = httptest.NewServer(mux)
+	t.Cleanup(func() { e.letGo(); e.Close() })
+	return e
+}
+
+func (e *effects) answer(w http.ResponseWriter, r *http.Request) {
+	e.mu.Lock()
+	e.calls[r.Header.Get("Idempotency-Key")]++
+	e.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = fmt.Fprintf(w, `{"did": %q}`, r.PathValue("what"))
+}
+
+// letGo releases what is held, now and later.
+func (e *effects) letGo() { e.once.Do(func() { close(e.release) }) }
+
+func (e *effects) count(key string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.calls[key]
+}
+
+// held waits until an effect is at work and returns its idempotency key.
+func (e *effects) held(t testing.TB) string {
+	t.Helper()
+	select {
+	case key := <-e.holding:
+		return key
+	case <-time.After(patience):
+		t.Fatal("no effect arrives")
+		return ""
+	}
+}
+
+// get is a node that asks the server for something.
+func (e *effects) get(id, path string, dependsOn ...string) object {
+	return object{"id": id, "kind": "tool", "tool": "http_request", "depends_on": dependsOn,
+		"args": object{"method": "GET", "url": e.URL + path}}
+}
