@@ -1,0 +1,163 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"runledger/agent"
+	"runledger/sse"
+)
+
+// streamAsk is what a request says of the stream it wants.
+type streamAsk struct {
+	profile   sse.Profile
+	position  sse.Position
+	untilIdle bool
+}
+
+func (a *API) readStreamAsk(r *http.Request) (ask streamAsk, err error) {
+	if ask.profile, err = readProfile(r); err != nil {
+		return ask, err
+	}
+	ask.position, err = sse.ReadPosition(r.Header, r.URL.Query())
+	return ask, err
+}
+
+func readProfile(r *http.Request) (sse.Profile, error) {
+	name := r.URL.Query().Get("profile")
+	profile, ok := sse.FindProfile(name)
+	if !ok {
+		return profile, badParameter("profile", "there is no profile %q", agent.Preview(name, 64))
+	}
+	return profile, nil
+}
+
+func (a *API) getRunEvents(w http.ResponseWriter, r *http.Request) error {
+	run, err := a.run(r)
+	if err != nil {
+		return err
+	}
+	return a.events(w, r, agent.LogScope{ConversationID: run.ConversationID, RunID: run.RunID}, false)
+}
+
+func (a *API) getConversationEvents(w http.ResponseWriter, r *http.Request) error {
+	conversation, err := a.conversation(r)
+	if err != nil {
+		return err
+	}
+	until := r.URL.Query().Get("until")
+	if until != "" && until != "idle" {
+		return badParameter("until", "%q: want idle", agent.Preview(until, 64))
+	}
+	return a.events(w, r, agent.LogScope{ConversationID: conversation.ConversationID}, until == "idle")
+}
+
+// events shows a log, as a page or, where the client asks for one, as a stream.
+func (a *API) events(w http.ResponseWriter, r *http.Request, scope agent.LogScope, untilIdle bool) error {
+	w.Header().Add("Vary", "Accept")
+	if wantsStream(r.Header) {
+		ask, err := a.readStreamAsk(r)
+		if err != nil {
+			return err
+		}
+		ask.untilIdle = untilIdle
+		free, err := a.slots.take(a.cfg.Owner(r))
+		if err != nil {
+			return err
+		}
+		defer free()
+		return a.stream(w, r, scope, ask)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
+	defer cancel()
+	profile, err := readProfile(r)
+	if err != nil {
+		return err
+	}
+	limit, err := readLimit(r, 1000, 10000)
+	if err != nil {
+		return err
+	}
+	position, err := sse.ReadPosition(nil, r.URL.Query())
+	if err != nil {
+		return err
+	}
+	extent, err := a.cfg.Ledger.Extent(ctx, scope)
+	if err != nil {
+		return err
+	}
+	after, err := position.Resolve(extent)
+	if err != nil {
+		return err
+	}
+	events, err := a.cfg.Ledger.Events(ctx, scope, after, limit+1) // one more than asked for tells whether more follows
+	if err != nil {
+		return err
+	}
+	more := len(events) > limit
+	if more {
+		events = events[:limit]
+	}
+	objects := make([]json.RawMessage, len(events))
+	for i, e := range events {
+		objects[i] = sse.EncodeEvent(profile.Show(e))
+	}
+	return writeJSON(w, http.StatusOK, struct {
+		Events  []json.RawMessage `json:"events"`
+		HasMore bool              `json:"has_more"`
+	}{objects, more})
+}
+
+// stream follows a scope from where the client says, or answers why it cannot. The caller has taken a slot.
+func (a *API) stream(w http.ResponseWriter, r *http.Request, scope agent.LogScope, ask streamAsk) error {
+	extent, err := a.cfg.Ledger.Extent(r.Context(), scope)
+	if err != nil {
+		return err
+	}
+	after, err := ask.position.Resolve(extent)
+	if err != nil {
+		return err
+	}
+	if (scope.RunID != "" || ask.untilIdle) && sse.Over(extent, after) {
+		w.WriteHeader(http.StatusNoContent) // an EventSource that connects again after the end is told to stop
+		return nil
+	}
+	return a.serveStream(w, r, sse.Request{Scope: scope, Profile: ask.profile, After: after, UntilIdle: ask.untilIdle})
+}
+
+func (a *API) serveStream(w http.ResponseWriter, r *http.Request, req sse.Request) error {
+	if err := a.streams.Serve(w, r, req); err != nil && !errors.Is(err, sse.ErrClient) {
+		a.log.ErrorContext(r.Context(), "a stream ended early", "conversation_id", req.Scope.ConversationID, "run_id", req.Scope.RunID,
+			"request_id", requestID(r), "error", err)
+	}
+	return nil // the answer has begun
+}
+
+// wantsStream reports whether the Accept header asks for Server-Sent Events rather than for JSON.
+func wantsStream(h http.Header) bool {
+	stream, document := 0.0, 0.0
+	for _, part := range strings.Split(strings.Join(h.Values("Accept"), ","), ",") {
+		kind, params, err := mime.ParseMediaType(part)
+		if err != nil {
+			continue
+		}
+		q := 1.0
+		if text, ok := params["q"]; ok {
+			if q, err = strconv.ParseFloat(text, 64); err != nil {
+				continue
+			}
+		}
+		switch kind {
+		case "text/event-stream":
+			stream = max(stream, q)
+		case "application/json":
+			document = max(document, q)
+		}
+	}
+	return stream > 0 && stream >= document
+}

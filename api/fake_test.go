@@ -1,0 +1,375 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"runledger/agent"
+)
+
+// fakeLedger is a ledger in memory, with a hand that moves runs instead of a worker.
+type fakeLedger struct {
+	mu            sync.Mutex
+	runs          map[string]*fakeRun
+	order         []string
+	conversations map[string]*fakeConversation
+	keys          map[string]agent.Acceptance
+	tools         []agent.ToolRef
+	subscribers   map[chan struct{}]string
+	accepted      []agent.Acceptance
+	failure       error
+	pingFailure   error
+	panics        bool
+	commands      map[string][]agent.Command
+	checkpoints   map[string][]agent.Checkpoint
+	cancels       []string
+	chunks        []agent.OutputChunk
+	now           time.Time
+}
+
+type fakeRun struct {
+	agent.Run
+	owner string
+	plan  *agent.Plan
+}
+
+type fakeConversation struct {
+	agent.Conversation
+	owner    string
+	events   []agent.Event
+	messages []agent.Message
+	oldest   int64
+}
+
+func newFakeLedger() *fakeLedger {
+	return &fakeLedger{runs: map[string]*fakeRun{}, conversations: map[string]*fakeConversation{}, keys: map[string]agent.Acceptance{},
+		subscribers: map[chan struct{}]string{}, commands: map[string][]agent.Command{}, checkpoints: map[string][]agent.Checkpoint{},
+		now:   time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC),
+		tools: []agent.ToolRef{{Name: "calculator", Description: "Adds", InputSchema: json.RawMessage(`{"type":"object"}`), Effect: agent.Deterministic}}}
+}
+
+func (l *fakeLedger) event(c *fakeConversation, run *agent.Run, e agent.Event, data any) {
+	l.now = l.now.Add(time.Second)
+	raw, err := json.Marshal(data)
+	if err != nil {
+		panic(err)
+	}
+	c.LastSequence++
+	e.Sequence, e.ConversationID, e.RunID, e.RootRunID = c.LastSequence, c.ConversationID, run.RunID, run.RootRunID
+	e.MessageID, e.CreatedAt, e.Data = run.MessageID, l.now, raw
+	c.events = append(c.events, e)
+}
+
+func (l *fakeLedger) Accept(_ context.Context, a agent.Acceptance) (agent.Run, bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.panics {
+		panic("the ledger fell over")
+	}
+	if l.failure != nil {
+		return agent.Run{}, false, l.failure
+	}
+	if before, ok := l.keys[a.Owner+a.Key]; ok && a.Key != "" {
+		if before.RequestHash != a.RequestHash {
+			return agent.Run{}, false, &agent.ConflictError{Reason: agent.ConflictKeyReused, Detail: "the Idempotency-Key came with another request before"}
+		}
+		return l.runs[before.Run.RunID].Run, false, nil
+	}
+	c := l.conversations[a.Run.ConversationID]
+	if a.NewConversation {
+		c = &fakeConversation{owner: a.Owner, oldest: 1}
+		c.ConversationID, c.Title, c.CreatedAt, c.UpdatedAt = a.Run.ConversationID, a.Run.Input, l.now, l.now
+	}
+	if c == nil || c.owner != a.Owner {
+		return agent.Run{}, false, &agent.NotFoundError{What: "conversation", ID: a.Run.ConversationID}
+	}
+	for _, m := range c.messages {
+		if m.MessageID == a.Run.MessageID {
+			return agent.Run{}, false, &agent.ConflictError{Reason: agent.ConflictMessageID, Detail: "message_id " + m.MessageID + " is taken"}
+		}
+	}
+	if a.Exclusive && l.open(a.Run.ConversationID) {
+		return agent.Run{}, false, &agent.ConflictError{Reason: agent.ConflictRunOpen, Detail: "the conversation has a run at work"}
+	}
+	run := a.Run
+	run.StartSequence, run.CreatedAt = c.LastSequence+1, l.now
+	l.accepted = append(l.accepted, a)
+	l.conversations[c.ConversationID] = c
+	l.runs[run.RunID] = &fakeRun{run, a.Owner, a.Plan}
+	l.order = append(l.order, run.RunID)
+	if a.Key != "" {
+		l.keys[a.Owner+a.Key] = a
+	}
+	l.event(c, &run, agent.Event{Type: agent.RunStarted}, agent.RunStartedData{Input: run.Input, Agent: run.Definition.Agent, Mode: run.Definition.Mode, Epoch: 1})
+	l.event(c, &run, agent.Event{Type: agent.MessageAdded}, agent.MessageAddedData{Role: agent.UserMessage, Content: run.Input})
+	c.messages = append(c.messages, agent.Message{MessageID: run.MessageID, RunID: run.RunID, Role: agent.UserMessage, Content: run.Input, Sequence: c.LastSequence, CreatedAt: l.now})
+	l.wake(c.ConversationID)
+	return run, true, nil
+}
+
+func (l *fakeLedger) open(conversationID string) bool {
+	for _, r := range l.runs {
+		if r.ConversationID == conversationID && !r.Status.Terminal() {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *fakeLedger) wake(conversationID string) {
+	for ch, id := range l.subscribers {
+		if id == conversationID {
+			select {
+			case ch <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// write commits an event of a run.
+func (l *fakeLedger) write(runID string, e agent.Event, data any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.runs[runID]
+	l.event(l.conversations[r.ConversationID], &r.Run, e, data)
+	l.wake(r.ConversationID)
+}
+
+// end ends a run with its terminal event.
+func (l *fakeLedger) end(runID string, status agent.Status) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.runs[runID]
+	c := l.conversations[r.ConversationID]
+	switch status {
+	case agent.Completed:
+		out := "42"
+		r.FinalOutput = &out
+		l.event(c, &r.Run, agent.Event{Type: agent.RunCompleted}, agent.RunCompletedData{FinalOutput: out, Summary: "one step"})
+	case agent.FailedStatus:
+		r.Error = agent.Failed(agent.CodeToolFailed, "no")
+		l.event(c, &r.Run, agent.Event{Type: agent.RunFailed}, agent.RunFailedData{Error: r.Error})
+	default:
+		l.event(c, &r.Run, agent.Event{Type: agent.RunCancelled}, agent.RunCancelledData{By: "local"})
+	}
+	at := l.now
+	r.Status, r.FinishedAt = status, &at
+	l.wake(r.ConversationID)
+}
+
+func (l *fakeLedger) RequestCancel(_ context.Context, owner, runID, by, reason string) (agent.Run, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.runs[runID]
+	if r.Status.Terminal() {
+		return agent.Run{}, &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + runID + " has ended"}
+	}
+	l.cancels = append(l.cancels, owner+" "+by+" "+reason)
+	r.Status = agent.Cancelling
+	return r.Run, nil
+}
+
+func (l *fakeLedger) Run(_ context.Context, owner, runID string) (agent.Run, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r, ok := l.runs[runID]
+	switch {
+	case l.failure != nil:
+		return agent.Run{}, l.failure
+	case !ok || r.owner != owner:
+		return agent.Run{}, &agent.NotFoundError{What: "run", ID: runID}
+	}
+	return r.Run, nil
+}
+
+func (l *fakeLedger) Runs(_ context.Context, f agent.RunFilter) ([]agent.Run, bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var runs []agent.Run
+	for _, id := range slices.Backward(l.order) {
+		r := l.runs[id]
+		if r.owner == f.Owner && (f.ConversationID == "" || r.ConversationID == f.ConversationID) && (f.Status == "" || r.Status == f.Status) &&
+			(f.Agent == "" || r.Definition.Agent == f.Agent) && (f.Before == "" || id < f.Before) {
+			runs = append(runs, r.Run)
+		}
+	}
+	return runs[:min(len(runs), f.Limit)], len(runs) > f.Limit, nil
+}
+
+func (l *fakeLedger) RunPlan(_ context.Context, runID string) (*agent.Plan, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.runs[runID].plan, nil
+}
+
+func (l *fakeLedger) ReplayContext(ctx context.Context, runID string) (*agent.ReplayContext, error) {
+	events, err := l.Events(ctx, agent.LogScope{ConversationID: l.runs[runID].ConversationID, RunID: runID}, 0, 1000)
+	if err != nil {
+		return nil, err
+	}
+	records := make([]agent.Recorded, len(events))
+	for i, e := range events {
+		records[i] = agent.Recorded{Event: e, Result: json.RawMessage(`{"text":"42"}`)}
+	}
+	return agent.BuildFromEvents(records)
+}
+
+func (l *fakeLedger) Commands(_ context.Context, runID string) ([]agent.Command, error) {
+	return l.commands[runID], nil
+}
+
+func (l *fakeLedger) Command(_ context.Context, runID, commandID string) (agent.Command, error) {
+	for _, c := range l.commands[runID] {
+		if c.CommandID == commandID {
+			c.Result = json.RawMessage(`{"text":"<42>"}`)
+			return c, nil
+		}
+	}
+	return agent.Command{}, &agent.NotFoundError{What: "command", ID: commandID}
+}
+
+func (l *fakeLedger) Checkpoints(_ context.Context, runID string) ([]agent.Checkpoint, error) {
+	return l.checkpoints[runID], nil
+}
+
+func (l *fakeLedger) Conversation(_ context.Context, owner, id string) (agent.Conversation, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c, ok := l.conversations[id]
+	if !ok || c.owner != owner {
+		return agent.Conversation{}, &agent.NotFoundError{What: "conversation", ID: id}
+	}
+	return c.Conversation, nil
+}
+
+func (l *fakeLedger) Conversations(_ context.Context, owner, before string, limit int) ([]agent.Conversation, bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []agent.Conversation
+	for id, c := range l.conversations {
+		if c.owner == owner && (before == "" || id < before) {
+			all = append(all, c.Conversation)
+		}
+	}
+	slices.SortFunc(all, func(a, b agent.Conversation) int { return cmp.Compare(b.ConversationID, a.ConversationID) })
+	return all[:min(len(all), limit)], len(all) > limit, nil
+}
+
+func (l *fakeLedger) Messages(_ context.Context, id string, after int64, limit int) ([]agent.Message, bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []agent.Message
+	for _, m := range l.conversations[id].messages {
+		if m.Sequence > after {
+			all = append(all, m)
+		}
+	}
+	return all[:min(len(all), limit)], len(all) > limit, nil
+}
+
+func (l *fakeLedger) ExecutionStatus(_ context.Context, id string) (agent.ExecutionStatus, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.conversations[id]
+	s := agent.ExecutionStatus{IsRunning: l.open(id), LastSequence: c.LastSequence}
+	if len(c.messages) > 0 {
+		s.CurrentMessageID = &c.messages[len(c.messages)-1].MessageID
+	}
+	return s, nil
+}
+
+func (l *fakeLedger) Tools(context.Context) ([]agent.ToolRef, error) { return l.tools, l.failure }
+
+func (l *fakeLedger) Ping(context.Context) error { return l.pingFailure }
+
+func (l *fakeLedger) Subscribe(id string) (<-chan struct{}, func()) {
+	ch := make(chan struct{}, 1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.subscribers[ch] = id
+	return ch, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.subscribers, ch)
+	}
+}
+
+func (l *fakeLedger) scoped(scope agent.LogScope) []agent.Event {
+	var events []agent.Event
+	for _, e := range l.conversations[scope.ConversationID].events {
+		if scope.RunID == "" || e.RunID == scope.RunID || e.RootRunID == scope.RunID {
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
+func (l *fakeLedger) Events(ctx context.Context, scope agent.LogScope, after int64, limit int) ([]agent.Event, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var page []agent.Event
+	for _, e := range l.scoped(scope) {
+		if e.Sequence > after && len(page) < limit {
+			page = append(page, e)
+		}
+	}
+	return page, ctx.Err()
+}
+
+func (l *fakeLedger) Extent(ctx context.Context, scope agent.LogScope) (agent.Extent, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.conversations[scope.ConversationID]
+	x := agent.Extent{Oldest: c.oldest, Last: c.LastSequence, Open: l.open(scope.ConversationID)}
+	if scope.RunID != "" {
+		x.Open = !l.runs[scope.RunID].Status.Terminal()
+	}
+	for _, e := range l.scoped(scope) {
+		x.LastInScope = e.Sequence
+	}
+	return x, ctx.Err()
+}
+
+func (l *fakeLedger) Output(_ context.Context, scope agent.LogScope, have []agent.OutputCursor) ([]agent.OutputChunk, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var news []agent.OutputChunk
+	for _, c := range l.chunks {
+		known := slices.ContainsFunc(have, func(h agent.OutputCursor) bool {
+			return h.RunID == c.RunID && h.CommandID == c.CommandID && c.Chunk <= h.Chunk
+		})
+		if !known && (scope.RunID == "" || scope.RunID == c.RunID) {
+			news = append(news, c)
+		}
+	}
+	return news, nil
+}
+
+// seed accepts a run without the API, of owner "local" unless said otherwise.
+func (l *fakeLedger) seed(t testing.TB, owner, conversationID string) agent.Run {
+	t.Helper()
+	id := uuid.Must(uuid.NewV7()).String()
+	fresh := conversationID == ""
+	if fresh {
+		conversationID = uuid.Must(uuid.NewV7()).String()
+	}
+	run, created, err := l.Accept(t.Context(), agent.Acceptance{Owner: owner, NewConversation: fresh, Plan: agent.ReactPlan(), Run: agent.Run{
+		RunID: id, RootRunID: id, ConversationID: conversationID, MessageID: uuid.NewString(), RequestID: "q", Epoch: 1, Status: agent.Queued,
+		Input: "what is 6*7?", Attachments: []agent.Attachment{{Name: "a.txt", MediaType: "text/plain", Text: "SECRET"}}, Metadata: json.RawMessage(`{"a":1}`),
+		Definition: agent.Definition{Agent: "default", Mode: agent.ModeReact, Instructions: "SECRET", Limits: agent.DefaultLimits(),
+			Model: agent.ModelRef{Name: "default", Provider: "scripted", Model: "scripted"}},
+	}})
+	require.NoError(t, err)
+	require.True(t, created)
+	l.accepted = nil
+	return run
+}

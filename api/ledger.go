@@ -1,0 +1,66 @@
+package api
+
+import (
+	"context"
+
+	"runledger/agent"
+	"runledger/sse"
+)
+
+// Ledger is what the API needs of the record. It is the sum of what its handlers need one by one.
+//
+// Methods answer *agent.NotFoundError for what does not exist and for what is another owner's, and *agent.ConflictError
+// for what contradicts the record. Those without an owner are asked only for what an owner's lookup has found before.
+type Ledger interface {
+	Acceptor
+	RunReader
+	CommandReader
+	ConversationReader
+	Catalog
+	sse.Log
+}
+
+// Acceptor takes what people ask of runs.
+type Acceptor interface {
+	// Accept makes a run durable, or finds the one that was accepted under the same key; created tells them apart.
+	Accept(ctx context.Context, a agent.Acceptance) (run agent.Run, created bool, err error)
+	// RequestCancel asks a run to stop. A run that is being cancelled is left alone.
+	RequestCancel(ctx context.Context, owner, runID, by, reason string) (agent.Run, error)
+}
+
+// RunReader reads runs.
+type RunReader interface {
+	Run(ctx context.Context, owner, runID string) (agent.Run, error)
+	// Runs lists runs, newest first. hasMore is exact.
+	Runs(ctx context.Context, f agent.RunFilter) (runs []agent.Run, hasMore bool, err error)
+	// RunPlan gives a run's plan, nil while there is none.
+	RunPlan(ctx context.Context, runID string) (*agent.Plan, error)
+	// ReplayContext folds a run's events.
+	ReplayContext(ctx context.Context, runID string) (*agent.ReplayContext, error)
+}
+
+// CommandReader reads what a run did.
+type CommandReader interface {
+	Commands(ctx context.Context, runID string) ([]agent.Command, error)
+	// Command gives one command with its whole result.
+	Command(ctx context.Context, runID, commandID string) (agent.Command, error)
+	Checkpoints(ctx context.Context, runID string) ([]agent.Checkpoint, error)
+}
+
+// ConversationReader reads conversations.
+type ConversationReader interface {
+	Conversation(ctx context.Context, owner, id string) (agent.Conversation, error)
+	// Conversations lists them newest first, going on after the one named before. hasMore is exact.
+	Conversations(ctx context.Context, owner, before string, limit int) (conversations []agent.Conversation, hasMore bool, err error)
+	// Messages lists messages that came with an event after the given number. hasMore is exact.
+	Messages(ctx context.Context, conversationID string, after int64, limit int) (messages []agent.Message, hasMore bool, err error)
+	ExecutionStatus(ctx context.Context, conversationID string) (agent.ExecutionStatus, error)
+}
+
+// Catalog tells what can be worked with.
+type Catalog interface {
+	// Tools are those that workers have published, none while no worker has.
+	Tools(ctx context.Context) ([]agent.ToolRef, error)
+	// Ping fails when the ledger cannot be reached.
+	Ping(ctx context.Context) error
+}

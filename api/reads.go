@@ -1,0 +1,315 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/go-chi/chi/v5"
+
+	"runledger/agent"
+	"runledger/sse"
+)
+
+// eventsPage is how many events are read at once to make a run's object.
+const eventsPage = 1000
+
+// pathValue is a path parameter as it was meant. chi matches the encoded path where there is one.
+func pathValue(r *http.Request, name string) string {
+	value := chi.URLParam(r, name)
+	if r.URL.RawPath == "" {
+		return value
+	}
+	plain, err := url.PathUnescape(value)
+	if err != nil {
+		return value // the URL has been parsed, so this does not happen; the name is unknown then
+	}
+	return plain
+}
+
+// run finds the run that a path names, for its owner.
+func (a *API) run(r *http.Request) (agent.Run, error) {
+	id, err := pathID(r, "run_id", "run")
+	if err != nil {
+		return agent.Run{}, err
+	}
+	return a.cfg.Ledger.Run(r.Context(), a.cfg.Owner(r), id)
+}
+
+// conversation finds the conversation that a path names, for its owner.
+func (a *API) conversation(r *http.Request) (agent.Conversation, error) {
+	id, err := pathID(r, "conversation_id", "conversation")
+	if err != nil {
+		return agent.Conversation{}, err
+	}
+	return a.cfg.Ledger.Conversation(r.Context(), a.cfg.Owner(r), id)
+}
+
+// pathID reads an id from the path. What is no id names nothing.
+func pathID(r *http.Request, name, what string) (string, error) {
+	id := pathValue(r, name)
+	var f faults
+	if f.checkID("", &id); len(f) > 0 || id == "" {
+		return "", &agent.NotFoundError{What: what, ID: agent.Preview(id, 64)}
+	}
+	return id, nil
+}
+
+// readLimit reads the limit of a page.
+func readLimit(r *http.Request, fallback, most int) (int, error) {
+	text := r.URL.Query().Get("limit")
+	if !r.URL.Query().Has("limit") {
+		return fallback, nil
+	}
+	limit, err := strconv.Atoi(text)
+	if err != nil || limit < 1 || limit > most {
+		return 0, badParameter("limit", "%q: want 1 to %d", agent.Preview(text, 32), most)
+	}
+	return limit, nil
+}
+
+// readIDParameter reads an optional id from the query.
+func readIDParameter(r *http.Request, name string) (string, error) {
+	id := r.URL.Query().Get(name)
+	var f faults
+	if f.checkID(name, &id); len(f) > 0 {
+		return "", badParameter(name, "%s", f[0].Message)
+	}
+	return id, nil
+}
+
+func (a *API) getRuns(w http.ResponseWriter, r *http.Request) error {
+	query := r.URL.Query()
+	f := agent.RunFilter{Owner: a.cfg.Owner(r), Status: agent.Status(query.Get("status")), Agent: query.Get("agent")}
+	if f.Status != "" && !slices.Contains(statuses(), f.Status) {
+		return badParameter("status", "there is no status %q", agent.Preview(string(f.Status), 64))
+	}
+	var err error
+	if f.Limit, err = readLimit(r, 50, 500); err != nil {
+		return err
+	}
+	if f.Before, err = readIDParameter(r, "before"); err != nil {
+		return err
+	}
+	if f.ConversationID, err = readIDParameter(r, "conversation_id"); err != nil {
+		return err
+	}
+	runs, more, err := a.cfg.Ledger.Runs(r.Context(), f)
+	if err != nil {
+		return err
+	}
+	heads := make([]runHead, len(runs))
+	for i, run := range runs {
+		heads[i] = headOf(run)
+	}
+	return writeJSON(w, http.StatusOK, struct {
+		Runs    []runHead `json:"runs"`
+		HasMore bool      `json:"has_more"`
+	}{heads, more})
+}
+
+func statuses() []agent.Status {
+	return []agent.Status{agent.Queued, agent.Running, agent.Waiting, agent.Paused, agent.InDoubt, agent.LimitReached, agent.Stuck,
+		agent.Cancelling, agent.Completed, agent.FailedStatus, agent.Cancelled}
+}
+
+func (a *API) getRun(w http.ResponseWriter, r *http.Request) error {
+	run, err := a.run(r)
+	if err != nil {
+		return err
+	}
+	object, err := a.runObject(r.Context(), run)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, object)
+}
+
+// runObject reads what a run's events say of it.
+func (a *API) runObject(ctx context.Context, run agent.Run) (runObject, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	plan, err := a.cfg.Ledger.RunPlan(ctx, run.RunID)
+	if err != nil {
+		return runObject{}, fmt.Errorf("read the plan of run %s: %w", run.RunID, err)
+	}
+	view := newRunView(run, plan)
+	scope := agent.LogScope{ConversationID: run.ConversationID, RunID: run.RunID}
+	for after := run.StartSequence - 1; ; {
+		events, err := a.cfg.Ledger.Events(ctx, scope, after, eventsPage)
+		if err != nil {
+			return runObject{}, fmt.Errorf("read the events of run %s: %w", run.RunID, err)
+		}
+		for _, e := range events {
+			view.add(e)
+			after = e.Sequence
+		}
+		if len(events) < eventsPage {
+			return view.finish(), nil
+		}
+	}
+}
+
+// postCancel asks a run to stop. It answers with the run as it is then: most are still cancelling.
+func (a *API) postCancel(w http.ResponseWriter, r *http.Request) error {
+	var body struct {
+		Reason string `json:"reason"`
+	}
+	if _, err := a.readBody(w, r, &body); err != nil {
+		return err
+	}
+	if len(body.Reason) > maxReason {
+		return faultyBody(http.StatusUnprocessableEntity, "invalid-request", []fault{{"/reason", fmt.Sprintf("longer than %d bytes", maxReason)}})
+	}
+	run, err := a.run(r)
+	if err != nil {
+		return err
+	}
+	owner := a.cfg.Owner(r)
+	run, err = a.cfg.Ledger.RequestCancel(r.Context(), owner, run.RunID, owner, body.Reason)
+	if err != nil {
+		return err
+	}
+	object, err := a.runObject(r.Context(), run)
+	if err != nil {
+		return err
+	}
+	if run.Status.Terminal() {
+		return writeJSON(w, http.StatusOK, object)
+	}
+	w.Header().Set("Location", runPath(run.RunID))
+	return writeJSON(w, http.StatusAccepted, object)
+}
+
+const maxReason = 1000
+
+func (a *API) getCommands(w http.ResponseWriter, r *http.Request) error {
+	run, err := a.run(r)
+	if err != nil {
+		return err
+	}
+	commands, err := a.cfg.Ledger.Commands(r.Context(), run.RunID)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, struct {
+		Commands []agent.Command `json:"commands"`
+		HasMore  bool            `json:"has_more"`
+	}{orEmpty(commands), false})
+}
+
+func (a *API) getCommand(w http.ResponseWriter, r *http.Request) error {
+	run, err := a.run(r)
+	if err != nil {
+		return err
+	}
+	command, err := a.cfg.Ledger.Command(r.Context(), run.RunID, pathValue(r, "command_id"))
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, command)
+}
+
+func (a *API) getCheckpoints(w http.ResponseWriter, r *http.Request) error {
+	run, err := a.run(r)
+	if err != nil {
+		return err
+	}
+	checkpoints, err := a.cfg.Ledger.Checkpoints(r.Context(), run.RunID)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, struct {
+		Checkpoints []agent.Checkpoint `json:"checkpoints"`
+		HasMore     bool               `json:"has_more"`
+	}{orEmpty(checkpoints), false})
+}
+
+func (a *API) getReplayContext(w http.ResponseWriter, r *http.Request) error {
+	run, err := a.run(r)
+	if err != nil {
+		return err
+	}
+	rc, err := a.cfg.Ledger.ReplayContext(r.Context(), run.RunID)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, rc)
+}
+
+func (a *API) getConversations(w http.ResponseWriter, r *http.Request) error {
+	limit, err := readLimit(r, 50, 500)
+	if err != nil {
+		return err
+	}
+	before, err := readIDParameter(r, "before")
+	if err != nil {
+		return err
+	}
+	conversations, more, err := a.cfg.Ledger.Conversations(r.Context(), a.cfg.Owner(r), before, limit)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, struct {
+		Conversations []agent.Conversation `json:"conversations"`
+		HasMore       bool                 `json:"has_more"`
+	}{orEmpty(conversations), more})
+}
+
+func (a *API) getConversation(w http.ResponseWriter, r *http.Request) error {
+	conversation, err := a.conversation(r)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, conversation)
+}
+
+func (a *API) getExecutionStatus(w http.ResponseWriter, r *http.Request) error {
+	conversation, err := a.conversation(r)
+	if err != nil {
+		return err
+	}
+	status, err := a.cfg.Ledger.ExecutionStatus(r.Context(), conversation.ConversationID)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, status)
+}
+
+func (a *API) getMessages(w http.ResponseWriter, r *http.Request) error {
+	limit, err := readLimit(r, 1000, 10000)
+	if err != nil {
+		return err
+	}
+	conversation, err := a.conversation(r)
+	if err != nil {
+		return err
+	}
+	position, err := sse.ReadPosition(nil, r.URL.Query())
+	if err != nil {
+		return err
+	}
+	after, err := position.Resolve(agent.Extent{Oldest: 1, Last: conversation.LastSequence})
+	if err != nil {
+		return err
+	}
+	messages, more, err := a.cfg.Ledger.Messages(r.Context(), conversation.ConversationID, after, limit)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, struct {
+		Messages []agent.Message `json:"messages"`
+		HasMore  bool            `json:"has_more"`
+	}{orEmpty(messages), more})
+}
+
+// orEmpty makes a list that JSON writes as [] and not as null.
+func orEmpty[T any](items []T) []T {
+	if items == nil {
+		return []T{}
+	}
+	return items
+}

@@ -1,0 +1,289 @@
+package api
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"runledger/agent"
+	"runledger/sse"
+)
+
+// runHead is a run as lists show it.
+type runHead struct {
+	RunID          string             `json:"run_id"`
+	ConversationID string             `json:"conversation_id"`
+	RootRunID      string             `json:"root_run_id"`
+	ParentRunID    string             `json:"parent_run_id,omitempty"`
+	RequestID      string             `json:"request_id"`
+	SessionID      string             `json:"session_id,omitempty"`
+	MessageID      string             `json:"message_id"`
+	Status         agent.Status       `json:"status"`
+	Agent          string             `json:"agent"`
+	Mode           agent.Mode         `json:"mode"`
+	Model          agent.ModelRef     `json:"model"`
+	Epoch          int                `json:"epoch"`
+	Limits         agent.Limits       `json:"limits"`
+	Input          string             `json:"input"`
+	Attachments    []attachmentObject `json:"attachments,omitempty"`
+	Metadata       json.RawMessage    `json:"metadata,omitempty"`
+	FinalOutput    *string            `json:"final_output"`
+	Error          *agent.Error       `json:"error"`
+	StartSequence  int64              `json:"start_sequence"`
+	CreatedAt      time.Time          `json:"created_at"`
+	StartedAt      *time.Time         `json:"started_at"`
+	FinishedAt     *time.Time         `json:"finished_at"`
+}
+
+// attachmentObject names an attachment without its content.
+type attachmentObject struct {
+	Name      string `json:"name"`
+	MediaType string `json:"media_type"`
+}
+
+// runObject is a run with what its events say of it.
+type runObject struct {
+	runHead
+	Summary           string          `json:"summary"`
+	Plan              *agent.Plan     `json:"plan"`
+	PlanHash          string          `json:"plan_hash,omitempty"`
+	PlannerModel      *agent.ModelRef `json:"planner_model,omitempty"`
+	PlannerPromptHash string          `json:"planner_prompt_hash,omitempty"`
+	Steps             []stepObject    `json:"steps"`
+	ToolCalls         []toolCall      `json:"tool_calls"`
+	Metrics           metrics         `json:"metrics"`
+	LastSequence      int64           `json:"last_sequence"`
+	EventsURL         string          `json:"events_url"`
+}
+
+// stepObject is a node of the plan and what became of it: pending, running, completed, failed, skipped, or aborted when
+// the run ended before it did.
+type stepObject struct {
+	NodeID        string         `json:"node_id"`
+	Kind          agent.NodeKind `json:"kind"`
+	Tool          string         `json:"tool,omitempty"`
+	Status        string         `json:"status"`
+	StartedAt     *time.Time     `json:"started_at"`
+	FinishedAt    *time.Time     `json:"finished_at"`
+	OutputPreview string         `json:"output_preview,omitempty"`
+	OutputBytes   int            `json:"output_bytes,omitempty"`
+	OutputURL     string         `json:"output_url,omitempty"`
+	Error         *agent.Error   `json:"error,omitempty"`
+	Reason        string         `json:"reason,omitempty"`
+}
+
+// toolCall is one call of a tool: running, completed, failed, aborted or in_doubt.
+type toolCall struct {
+	CommandID     string            `json:"command_id"`
+	NodeID        string            `json:"node_id"`
+	Tool          string            `json:"tool"`
+	Effect        agent.EffectClass `json:"effect_class"`
+	Status        string            `json:"status"`
+	Attempt       int               `json:"attempt"`
+	Input         json.RawMessage   `json:"input,omitempty"`
+	InputPreview  string            `json:"input_preview,omitempty"`
+	ResultPreview string            `json:"result_preview,omitempty"`
+	ResultBytes   int               `json:"result_bytes,omitempty"`
+	LatencyMS     int64             `json:"latency_ms"`
+	Error         *agent.Error      `json:"error,omitempty"`
+	URL           string            `json:"url"`
+}
+
+// metrics are sums over a run's commands.
+type metrics struct {
+	Tokens tokens `json:"tokens"`
+	// LatencyMS is the time from acceptance to the end, null while there is none.
+	LatencyMS  *int64 `json:"latency_ms"`
+	ModelCalls int    `json:"model_calls"`
+	ToolCalls  int    `json:"tool_calls"`
+	// Retries counts the dispatches of commands, and the tries of nodes, that came after a first one.
+	Retries int `json:"retries"`
+	// ErrorCounts counts failed commands by the code of their error.
+	ErrorCounts map[agent.Code]int `json:"error_counts"`
+}
+
+type tokens struct {
+	Input  int `json:"input"`
+	Output int `json:"output"`
+	Total  int `json:"total"`
+}
+
+func headOf(r agent.Run) runHead {
+	h := runHead{
+		RunID: r.RunID, ConversationID: r.ConversationID, RootRunID: r.RootRunID, ParentRunID: r.ParentRunID,
+		RequestID: r.RequestID, SessionID: r.SessionID, MessageID: r.MessageID, Status: r.Status, Agent: r.Definition.Agent,
+		Mode: r.Definition.Mode, Model: r.Definition.Model, Epoch: r.Epoch, Limits: r.Definition.Limits, Input: r.Input,
+		Metadata: r.Metadata, FinalOutput: r.FinalOutput, Error: r.Error, StartSequence: r.StartSequence,
+		CreatedAt: r.CreatedAt.UTC(), StartedAt: utc(r.StartedAt), FinishedAt: utc(r.FinishedAt),
+	}
+	for _, at := range r.Attachments {
+		h.Attachments = append(h.Attachments, attachmentObject{at.Name, at.MediaType})
+	}
+	return h
+}
+
+func utc(at *time.Time) *time.Time {
+	if at == nil {
+		return nil
+	}
+	u := at.UTC()
+	return &u
+}
+
+// runView reads a run's events into a runObject.
+type runView struct {
+	object runObject
+	steps  map[string]int
+	calls  map[string]int
+}
+
+func newRunView(run agent.Run, plan *agent.Plan) *runView {
+	v := &runView{steps: map[string]int{}, calls: map[string]int{}}
+	v.object = runObject{runHead: headOf(run), Plan: plan, Steps: []stepObject{}, ToolCalls: []toolCall{},
+		EventsURL: runPath(run.RunID) + "/events", LastSequence: run.StartSequence}
+	v.object.Metrics.ErrorCounts = map[agent.Code]int{}
+	if run.FinishedAt != nil {
+		ms := run.FinishedAt.Sub(run.CreatedAt).Milliseconds()
+		v.object.Metrics.LatencyMS = &ms
+	}
+	if plan != nil {
+		for _, n := range plan.Nodes {
+			v.steps[n.ID] = len(v.object.Steps)
+			v.object.Steps = append(v.object.Steps, stepObject{NodeID: n.ID, Kind: n.Kind, Tool: n.Tool, Status: "pending"})
+		}
+	}
+	return v
+}
+
+// add takes in the next event. Child runs have steps and calls of their own and are left out.
+func (v *runView) add(e agent.Event) {
+	v.object.LastSequence = max(v.object.LastSequence, e.Sequence)
+	if e.RunID != v.object.RunID {
+		return
+	}
+	switch e.Type {
+	case agent.NodeStarted, agent.NodeFinished, agent.NodeFailed, agent.NodeSkipped:
+		if at, ok := v.steps[e.NodeID]; ok {
+			v.object.Steps[at].add(e)
+		}
+	case agent.CommandEmitted:
+		v.emitted(e)
+	case agent.CommandCommitted:
+		v.committed(e)
+	case agent.CommandFailedType:
+		d := read[agent.CommandFailedData](e)
+		if d.Error != nil {
+			v.object.Metrics.ErrorCounts[d.Error.Code]++
+		}
+		v.decided(e, "failed", d.Error, d.LatencyMS)
+	case agent.CommandAbortType:
+		v.decided(e, "aborted", nil, 0)
+	case agent.CommandDoubtType:
+		v.decided(e, "in_doubt", nil, 0)
+	case agent.CommandReopened:
+		v.decided(e, "running", nil, 0)
+	case agent.AttemptDiscarded:
+		v.object.Metrics.Retries++
+	case agent.PlanGenerated:
+		d := read[agent.PlanGeneratedData](e)
+		v.object.PlanHash, v.object.PlannerModel, v.object.PlannerPromptHash = d.Hash, d.Model, d.PromptHash
+	case agent.RunCompleted:
+		v.object.Summary = read[agent.RunCompletedData](e).Summary
+	default:
+	}
+}
+
+// read reads an event's data. What cannot be read counts as not said.
+func read[T any](e agent.Event) T {
+	var data T
+	if json.Unmarshal(e.Data, &data) != nil {
+		return *new(T)
+	}
+	return data
+}
+
+func (s *stepObject) add(e agent.Event) {
+	at := e.CreatedAt.UTC()
+	switch e.Type {
+	case agent.NodeStarted: // again after a resume
+		*s = stepObject{NodeID: s.NodeID, Kind: s.Kind, Tool: s.Tool, Status: "running", StartedAt: &at}
+	case agent.NodeFinished:
+		d := read[agent.NodeFinishedData](e)
+		s.Status, s.FinishedAt, s.Error = "completed", &at, nil
+		s.OutputPreview, s.OutputBytes = previewOf(d.Output), d.Output.Bytes
+		s.OutputURL = sse.CommandHref(e.RunID, d.ResultCommand)
+	case agent.NodeFailed:
+		s.Status, s.FinishedAt, s.Error = "failed", &at, read[agent.NodeFailedData](e).Error
+	case agent.NodeSkipped:
+		s.Status, s.FinishedAt, s.Reason = "skipped", &at, read[agent.NodeSkippedData](e).Reason
+	default:
+	}
+}
+
+func (v *runView) emitted(e agent.Event) {
+	if strings.Contains(e.CommandID, "~") {
+		v.object.Metrics.Retries++
+	}
+	d := read[agent.CommandEmittedData](e)
+	if d.Kind != agent.ToolCommand {
+		v.object.Metrics.ModelCalls++
+		return
+	}
+	v.object.Metrics.ToolCalls++
+	call := toolCall{CommandID: e.CommandID, NodeID: e.NodeID, Tool: d.Tool, Effect: d.Effect, Status: "running", Attempt: e.Attempt,
+		URL: sse.CommandHref(e.RunID, e.CommandID)}
+	if d.Input != nil {
+		call.Input, call.InputPreview = d.Input.JSON, d.Input.Preview
+	}
+	v.calls[e.CommandID] = len(v.object.ToolCalls)
+	v.object.ToolCalls = append(v.object.ToolCalls, call)
+}
+
+func (v *runView) committed(e agent.Event) {
+	d := read[agent.CommandCommittedData](e)
+	var usage struct {
+		Input  int `json:"input_tokens"`
+		Output int `json:"output_tokens"`
+	}
+	if json.Unmarshal(d.Usage, &usage) == nil {
+		t := &v.object.Metrics.Tokens
+		t.Input, t.Output, t.Total = t.Input+usage.Input, t.Output+usage.Output, t.Total+usage.Input+usage.Output
+	}
+	v.decided(e, "completed", nil, d.LatencyMS)
+	if at, ok := v.calls[e.CommandID]; ok {
+		v.object.ToolCalls[at].ResultPreview, v.object.ToolCalls[at].ResultBytes = previewOf(d.Output), d.Output.Bytes
+	}
+}
+
+func (v *runView) decided(e agent.Event, status string, failure *agent.Error, latencyMS int64) {
+	if at, ok := v.calls[e.CommandID]; ok {
+		c := &v.object.ToolCalls[at]
+		c.Status, c.Error, c.LatencyMS, c.Attempt = status, failure, latencyMS, max(c.Attempt, e.Attempt)
+	}
+}
+
+// finish gives the object. What was at work when the run ended was stopped by that end.
+func (v *runView) finish() runObject {
+	if v.object.Status.Terminal() {
+		for i := range v.object.Steps {
+			if v.object.Steps[i].Status == "running" {
+				v.object.Steps[i].Status = "aborted"
+			}
+		}
+	}
+	return v.object
+}
+
+const previewBytes = 512
+
+// previewOf is the beginning of a value as a person reads it: a text without its quotes.
+func previewOf(value agent.Value) string {
+	if value.JSON == nil {
+		return value.Preview
+	}
+	var text string
+	if json.Unmarshal(value.JSON, &text) != nil {
+		text = string(value.JSON)
+	}
+	return agent.Preview(text, previewBytes)
+}
