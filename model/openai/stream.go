@@ -41,7 +41,8 @@ func (c *Client) read(ctx context.Context, response *http.Response, a *answer) (
 	}
 	var broken error
 	decoder := ssestream.NewDecoder(response)
-	for decoder.Next() {
+	// Once ctx has ended, what lies in buffers is not read any more, unless the answer is whole.
+	for (ctx.Err() == nil || a.finish != "") && decoder.Next() {
 		event := decoder.Event()
 		if bytes.HasPrefix(event.Data, []byte("[DONE]")) {
 			a.done = true
