@@ -96,23 +96,22 @@ type printer struct {
 func (p *printer) frame(fr frame) error {
 	e := fr.event
 	var d struct {
-		Kind        string          `json:"kind"`
-		Tool        string          `json:"tool"`
-		Model       json.RawMessage `json:"model"`
-		Reason      string          `json:"reason"`
-		Channel     string          `json:"channel"`
-		Text        string          `json:"text"`
-		Through     int             `json:"through"`
-		LatencyMS   int64           `json:"latency_ms"`
-		FinalOutput string          `json:"final_output"`
-		Offline     bool            `json:"offline_model"`
-		Mode        string          `json:"mode"`
+		Kind        string `json:"kind"`
+		Tool        string `json:"tool"`
+		Reason      string `json:"reason"`
+		Channel     string `json:"channel"`
+		Text        string `json:"text"`
+		Through     int    `json:"through"`
+		LatencyMS   int64  `json:"latency_ms"`
+		FinalOutput string `json:"final_output"`
+		Offline     bool   `json:"offline_model"`
+		Mode        string `json:"mode"`
 		Nodes       []struct {
 			ID string `json:"id"`
 		} `json:"nodes"`
-		Error  *agent.Error `json:"error"`
-		Input  *agent.Value `json:"input"`
-		Output *agent.Value `json:"output"`
+		Error  *agent.Error    `json:"error"`
+		Input  json.RawMessage `json:"input"`
+		Output json.RawMessage `json:"output"`
 	}
 	if err := json.Unmarshal(e.Data, &d); err != nil {
 		return fmt.Errorf("event %d %s: %w", e.Sequence, e.Type, err)
@@ -197,11 +196,13 @@ func (p *printer) delta(commandID, channel, text string, whole bool) {
 
 const shownBytes = 160
 
-func shown(v *agent.Value) string {
-	switch {
-	case v == nil:
+// shown is a tool's input or output on one line.
+func shown(raw json.RawMessage) string {
+	var v agent.Value
+	if json.Unmarshal(raw, &v) != nil {
 		return ""
-	case v.JSON != nil:
+	}
+	if v.JSON != nil {
 		return agent.Preview(string(v.JSON), shownBytes)
 	}
 	return fmt.Sprintf("%s (%d bytes)", agent.Preview(v.Preview, shownBytes), v.Bytes)
