@@ -113,6 +113,14 @@ func TestRunObject(t *testing.T) {
 	require.EqualValues(t, 22000, *o.Metrics.LatencyMS)
 }
 
+func TestPreview(t *testing.T) {
+	t.Parallel()
+	for doc, want := range map[string]string{`"a \"b\""`: `a "b"`, `{"a": [1, "x y"]}`: `{"a":[1,"x y"]}`, `42`: "42", `null`: "", `"` + strings.Repeat("x", 600) + `"`: strings.Repeat("x", 512) + "…"} {
+		require.Equal(t, want, previewOf(agent.Value{JSON: json.RawMessage(doc)}))
+	}
+	require.Equal(t, "cut…", previewOf(agent.Value{Preview: "cut…"}))
+}
+
 func TestStepsAfterAResume(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -468,3 +468,16 @@ func TestPanicIsAProblemAndIsLogged(t *testing.T) {
 	require.Contains(t, b.logged.String(), "the ledger fell over")
 	require.Contains(t, b.logged.String(), p.RequestID)
 }
+
+func TestPanicInTheMiddleOfAnAnswerCutsItOff(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	h := b.api.identify(b.api.observe(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("half an ans"))
+		panic("the second half is missing")
+	})))
+	w := httptest.NewRecorder()
+	require.PanicsWithValue(t, http.ErrAbortHandler, func() { h.ServeHTTP(w, request("GET", "/", "")) })
+	require.Equal(t, "half an ans", w.Body.String())
+	require.Contains(t, b.logged.String(), "the second half is missing")
+}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"time"
@@ -276,14 +277,18 @@ func (v *runView) finish() runObject {
 
 const previewBytes = 512
 
-// previewOf is the beginning of a value as a person reads it: a text without its quotes.
+// previewOf is the beginning of a value as a person reads it: a text without its quotes, anything else without spaces.
 func previewOf(value agent.Value) string {
 	if value.JSON == nil {
 		return value.Preview
 	}
 	var text string
-	if json.Unmarshal(value.JSON, &text) != nil {
-		text = string(value.JSON)
+	if json.Unmarshal(value.JSON, &text) == nil {
+		return agent.Preview(text, previewBytes)
 	}
-	return agent.Preview(text, previewBytes)
+	var compact bytes.Buffer // the ledger writes spaces of its own
+	if json.Compact(&compact, value.JSON) != nil {
+		return ""
+	}
+	return agent.Preview(compact.String(), previewBytes)
 }
