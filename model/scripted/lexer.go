@@ -58,6 +58,11 @@ var (
 			`|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand)\b)`,
 	}, `|`) + `)`)
 	lexemeNames = lexeme.SubexpNames()
+
+	// arithmeticWords are the words that a lexeme may begin with; most words of a text need not be looked at any closer.
+	arithmeticWords = wordSet("to raised times multiplied divided plus minus modulo mod percent per of the square sqrt abs round floor " +
+		"ceil min max zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen " +
+		"eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand")
 )
 
 // tokens reads a whole text. It never fails: what is no arithmetic becomes other.
@@ -86,6 +91,10 @@ func tokens(text string) []token {
 
 func nextToken(text string, at int) token {
 	other := token{kind: tokenOther, from: at, to: wordEnd(text, at)}
+	// An x may stand between two numbers: 2x3.
+	if letter(text[at]) && lower(text[at]) != 'x' && !arithmeticWords[strings.ToLower(text[at:other.to])] {
+		return other
+	}
 	// An expression has no use for more than this at once, and the pattern need not look further.
 	m := lexeme.FindStringSubmatchIndex(text[at:min(len(text), at+64)])
 	if m == nil {
@@ -150,6 +159,14 @@ func nextToken(text string, at int) token {
 		return t
 	}
 	return other
+}
+
+func wordSet(words string) map[string]bool {
+	set := make(map[string]bool)
+	for _, w := range strings.Fields(words) {
+		set[w] = true
+	}
+	return set
 }
 
 // wordEnd is behind the word or the sign that starts at a place.

@@ -90,10 +90,14 @@ func mentions(text string, t model.Tool, tools []model.Tool) [][]int {
 		}
 	}
 	var all [][]int
+	lowered := strings.ToLower(text)
 	for _, name := range names {
 		parts := strings.FieldsFunc(name, func(r rune) bool { return !plainRune(r) })
 		if len(parts) == 0 {
 			continue
+		}
+		if !strings.Contains(lowered, strings.ToLower(parts[0])) {
+			continue // most tools are not spoken of, and patterns are dear
 		}
 		for i := range parts {
 			parts[i] = regexp.QuoteMeta(parts[i])
