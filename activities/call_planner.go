@@ -119,6 +119,13 @@ func planResult(r effectResult, d *agent.Definition, promptHash string) (effectR
 	if err := json.Unmarshal(r.result, &reply); err != nil {
 		return effectResult{}, err
 	}
+	switch reply.Finish {
+	case model.FinishFiltered:
+		return effectResult{}, agent.Failed(agent.CodeModelFailed, "the planner refused: %s", agent.Preview(reply.Text, 200))
+	case model.FinishLength:
+		return effectResult{}, agent.Failed(agent.CodeModelReply, "the planner's answer was cut at its longest")
+	case model.FinishStop, model.FinishTools:
+	}
 	var plan agent.Plan
 	if err := json.Unmarshal(jsonIn(reply.Text), &plan); err != nil {
 		return effectResult{}, agent.Failed(agent.CodeInvalidPlan, "the planner's answer is not a plan: %w", err)

@@ -52,8 +52,11 @@ func (a *API) readBody(w http.ResponseWriter, r *http.Request, into any) (json.R
 	}
 	d := decoder{}
 	d.value(bytes.TrimSpace(raw), reflect.ValueOf(into).Elem(), "")
-	if len(d.faults) > 0 {
+	switch {
+	case d.unknown:
 		return nil, faultyBody(http.StatusBadRequest, "invalid-body", d.faults)
+	case len(d.faults) > 0:
+		return nil, faultyBody(http.StatusUnprocessableEntity, "invalid-request", d.faults)
 	}
 	return raw, nil
 }
@@ -149,6 +152,8 @@ func checkText(raw []byte) error {
 // an unknown one is a fault. null leaves a value as it is.
 type decoder struct {
 	faults []fault
+	// unknown: one of the faults is a field that does not exist.
+	unknown bool
 }
 
 func (d *decoder) fault(at, format string, args ...any) {
@@ -210,6 +215,7 @@ func (d *decoder) object(raw json.RawMessage, v reflect.Value, at string) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		d.unknown = true
 		d.fault(at+"/"+agent.EscapeToken(name), "there is no such field")
 	}
 }

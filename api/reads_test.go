@@ -390,7 +390,7 @@ func TestCancel(t *testing.T) {
 	run := history(b)
 	path := "/api/v1/agent/runs/" + run.RunID + "/cancel"
 	requireProblem(t, b.do("POST", path, `{"why":"x"}`), 400, "invalid-body", "/why")
-	requireProblem(t, b.do("POST", path, `{"reason":7}`), 400, "invalid-body", "/reason")
+	requireProblem(t, b.do("POST", path, `{"reason":7}`), 422, "invalid-request", "/reason")
 	requireProblem(t, b.do("POST", path, `{"reason":"`+strings.Repeat("x", 1001)+`"}`), 422, "invalid-request", "/reason")
 	requireProblem(t, b.do("POST", path, "", "Origin: https://evil.example"), 403, "foreign-origin", "")
 	require.Empty(t, b.ledger.cancels)

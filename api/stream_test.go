@@ -96,7 +96,7 @@ func TestBadChat(t *testing.T) {
 		`{"message":"x","strategy":"race"}`:     {422, "invalid-request", "/strategy"},
 		`{"message":"x","conversation_id":"7"}`: {422, "invalid-request", "/conversation_id"},
 		`{"message":"x","agent":"nobody"}`:      {422, "unknown-agent", "/agent"},
-		`{"message":7}`:                         {400, "invalid-body", "/message"},
+		`{"message":7}`:                         {422, "invalid-request", "/message"},
 		`{"input":"x"}`:                         {400, "invalid-body", "/input"},
 		`{"message":"x","wait":1}`:              {400, "invalid-body", "/wait"},
 		`{"message":"\u0000"}`:                  {422, "invalid-request", "/message"},
