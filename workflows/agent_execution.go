@@ -32,12 +32,14 @@ func AgentExecution(ctx workflow.Context, in agent.RunInput) (agent.RunOutput, e
 
 // execution is one execution of a run. Its fields are touched by the workflow's coroutines only, one at a time.
 type execution struct {
-	in     agent.RunInput
-	plan   *agent.Shape
-	rules  *policy.Rules
-	state  agent.State
-	cancel workflow.CancelFunc
-	logger interface {
+	in    agent.RunInput
+	plan  *agent.Shape
+	rules *policy.Rules
+	state agent.State
+	// cursorAt is the number of the event that the state's cursor goes by.
+	cursorAt int64
+	cancel   workflow.CancelFunc
+	logger   interface {
 		Warn(msg string, keyvals ...interface{})
 	}
 
@@ -52,8 +54,11 @@ type execution struct {
 	working agent.Bits
 	busy    int
 	parked  int
-	// final is the command whose result is the run's output.
+	// ended tells the scheduler of the plan's nodes that one has come to rest.
+	ended workflow.Channel
+	// final is the command whose result is the run's output; over is set when its end is being written.
 	final string
+	over  bool
 
 	cancelled *agent.Intent
 	timedOut  bool
@@ -68,6 +73,12 @@ func (e *execution) run(ctx workflow.Context) *agent.Error {
 			return failure
 		}
 	}
+	// A failure that ended an earlier execution is not the node's last word.
+	for i, n := range e.plan.Nodes {
+		if !handled(n) {
+			e.state.Failed = e.state.Failed.Without(i)
+		}
+	}
 	return e.runNodes(ctx)
 }
 
@@ -77,20 +88,25 @@ func (e *execution) makePlan(ctx workflow.Context) *agent.Error {
 	reply := e.callPlanner(ctx, call)
 	switch reply.Outcome {
 	case agent.OutcomeCommitted:
-		e.plan = reply.Plan
+		if e.plan = reply.Plan; e.plan == nil || len(e.plan.Nodes) == 0 {
+			return agent.Failed(agent.CodeInternal, "the planner's command is committed, and there is no plan on record")
+		}
 		return nil
+	case agent.OutcomeFailed:
+		return reply.Error
 	case agent.OutcomeInDoubt:
 		e.busy++
 		e.park(ctx)
 		e.busy--
-		return nil
-	case agent.OutcomeFailed, agent.OutcomeAborted, agent.OutcomeUnknown:
+	case agent.OutcomeAborted, agent.OutcomeUnknown:
+		untilStopped(ctx)
 	}
-	return reply.Error
+	return &agent.Error{Code: agent.CodeCancelled, Message: "stopped before there was a plan"}
 }
 
 // finish writes the end of the run. It runs after every node has come to rest, on a context that no cancellation reaches.
 func (e *execution) finish(ctx workflow.Context, failure *agent.Error) (agent.RunOutput, error) {
+	e.over = true
 	if e.replaced != nil {
 		return agent.RunOutput{}, temporal.NewNonRetryableApplicationError(e.replaced.Message, string(e.replaced.Code), nil)
 	}
@@ -114,7 +130,7 @@ func (e *execution) finish(ctx workflow.Context, failure *agent.Error) (agent.Ru
 	}
 	e.state.Status = reply.Status
 	workflow.SetCurrentDetails(ctx, e.details())
-	out := agent.RunOutput{Status: reply.Status, Sequence: reply.Sequence}
+	out := agent.RunOutput(reply)
 	switch reply.Status {
 	case agent.FailedStatus:
 		return out, temporal.NewNonRetryableApplicationError(call.Error.Error(), string(call.Error.Code), nil)
@@ -153,13 +169,14 @@ func (e *execution) watchTime(ctx workflow.Context) {
 
 // watchDoubt tells the ledger when nothing of the run can go on until somebody resolves a command in doubt.
 func (e *execution) watchDoubt(ctx workflow.Context) {
-	if workflow.Await(ctx, func() bool { return e.parked > 0 && e.busy == 0 }) == nil {
+	if workflow.Await(ctx, func() bool { return e.parked > 0 && e.busy == 0 && !e.over }) == nil {
 		e.record(ctx, agent.InDoubt)
 	}
 }
 
 // fact puts something that only the workflow knows on its way to the ledger, with the next activity.
 func (e *execution) fact(typ agent.EventType, nodeID string, data any) {
+	//workflowcheck:ignore the payloads are plain structs and maps of strings, which marshal the same every time
 	raw, err := json.Marshal(data)
 	if err != nil {
 		// The payloads of facts are plain structs of this package's making; they always marshal.

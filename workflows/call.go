@@ -100,13 +100,14 @@ func (e *execution) command(ctx workflow.Context, call agent.Call, asked policy.
 	}
 	for fences := 0; ; fences++ {
 		if ctx.Err() != nil {
-			return aborted(call, "the run was cancelled before it began")
+			return unbegun(call, "the run was cancelled before it began")
 		}
 		e.schedule++
 		call.Schedule, call.Scope = e.schedule, e.scope()
 		err := execute(ctx, call, opts)
 		if err == nil {
 			e.acknowledge(call.Facts)
+			e.began(call)
 			return nil
 		}
 		reason := asAgentError(err)
@@ -114,7 +115,7 @@ func (e *execution) command(ctx workflow.Context, call agent.Call, asked policy.
 		case agent.CodeStaleEpoch:
 			e.replaced = reason
 			e.cancel()
-			return aborted(call, reason.Message)
+			return unbegun(call, reason.Message)
 		case agent.CodeMismatch:
 			return &agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeFailed, Error: reason}}
 		}
@@ -122,15 +123,27 @@ func (e *execution) command(ctx workflow.Context, call agent.Call, asked policy.
 		if err != nil {
 			e.replaced = asAgentError(err)
 			e.cancel()
-			return aborted(call, err.Error())
+			return unbegun(call, err.Error())
 		}
 		if settled.Outcome != agent.OutcomeUnknown {
+			e.began(call)
 			return &settled
+		}
+		if reason.Code == agent.CodeCancelled {
+			untilStopped(ctx) // the record knows of the cancellation already; its signal is on the way
+			continue
 		}
 		if fences == maxFences {
 			reason.NodeID, reason.CommandID = call.NodeID, call.CommandID
 			return &agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeFailed, Error: reason}}
 		}
+	}
+}
+
+// began notes that a command, and with it its node, is on record.
+func (e *execution) began(call agent.Call) {
+	if call.NodeID != agent.PlanNodeID {
+		e.state.Started = e.state.Started.With(call.NodeIndex)
 	}
 }
 
@@ -157,8 +170,10 @@ func (e *execution) record(ctx workflow.Context, status agent.Status) {
 	e.acknowledge(call.Facts)
 }
 
-func aborted(call agent.Call, why string) *agent.SettleReply {
-	return &agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeAborted,
+// unbegun is the outcome of a command that this execution does not schedule any more; nothing is on record of it, as far as
+// the execution knows.
+func unbegun(call agent.Call, why string) *agent.SettleReply {
+	return &agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeUnknown,
 		Error: &agent.Error{Code: agent.CodeCancelled, NodeID: call.NodeID, CommandID: call.CommandID, Message: why}}}
 }
 

@@ -20,6 +20,6 @@ func (e *execution) runLLM(ctx workflow.Context, i int) *agent.Error {
 // nodeCall is the call of a node of one command.
 func (e *execution) nodeCall(i, try int) agent.Call {
 	n := e.plan.Nodes[i]
-	return agent.Call{CommandID: agent.RetryCommandID(n.ID, try), NodeID: n.ID, NodeIndex: i, Opens: !e.state.Started.Has(i) && try == 1,
+	return agent.Call{CommandID: agent.RetryCommandID(n.ID, try), NodeID: n.ID, NodeIndex: i, Opens: !e.state.Started.Has(i),
 		Ends: true, Timeout: n.Timeout}
 }

@@ -17,21 +17,20 @@ func (e *execution) runReact(ctx workflow.Context, i int) *agent.Error {
 			return e.nodeFailed(ctx, i, agent.Failed(agent.CodeLimit, "no answer after %d model turns", e.in.Limits.MaxSteps))
 		}
 		call := agent.ModelCall{Turn: turn, Call: agent.Call{CommandID: agent.TurnCommandID(n.ID, turn), NodeID: n.ID, NodeIndex: i,
-			Opens: turn == 1 && !e.state.Started.Has(i), Ends: true, Timeout: n.Timeout}}
+			Opens: !e.state.Started.Has(i), Ends: true, Timeout: n.Timeout}}
 		reply := e.callModel(ctx, call, fmt.Sprintf("llm - node %s, turn %d", n.ID, turn))
 		switch reply.Outcome {
 		case agent.OutcomeCommitted:
 		case agent.OutcomeFailed:
 			return e.nodeFailed(ctx, i, reply.Error)
 		case agent.OutcomeInDoubt:
-			e.park(ctx)
+			e.parkNode(ctx, i)
 			return nil
 		case agent.OutcomeAborted, agent.OutcomeUnknown:
 			return nil
 		}
-		e.state.Started = e.state.Started.With(i)
 		if len(reply.Tools) == 0 {
-			e.nodeFinished(i, call.CommandID)
+			e.nodeFinished(i, call.CommandID, reply.Sequence)
 			return nil
 		}
 		if !e.runTurn(ctx, i, turn, reply.Tools) {
@@ -55,11 +54,11 @@ func (e *execution) runTurn(ctx workflow.Context, i, turn int, tools []agent.Too
 		e.busy++
 		workflow.Go(ctx, func(ctx workflow.Context) {
 			defer group.Done()
-			defer slots.Release(1)
 			defer func() { e.busy-- }()
 			call := agent.ToolCall{Tool: tool.Tool, FromCommand: agent.TurnCommandID(n.ID, turn), FromIndex: k,
 				Call: agent.Call{CommandID: agent.TurnToolCommandID(n.ID, turn, k), NodeID: n.ID, NodeIndex: i, Timeout: tool.Timeout}}
 			reply := e.callTool(ctx, call, tool.Effect, fmt.Sprintf("tool %s - node %s, turn %d", tool.Tool, n.ID, turn))
+			slots.Release(1) // before it waits for a person, if it does: the other calls need not
 			switch reply.Outcome {
 			case agent.OutcomeCommitted, agent.OutcomeFailed:
 			case agent.OutcomeInDoubt:

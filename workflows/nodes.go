@@ -11,35 +11,40 @@ import (
 // runNodes executes the plan: nodes whose dependencies have ended, as many at once as the limit allows, in the plan's
 // order. It returns when no node is at work and none can start: with nil when the final node has finished.
 func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
-	if e.plan == nil {
-		return nil // cancelled while the planner's command was in doubt
-	}
 	var (
 		failure *agent.Error
-		ended   = workflow.NewBufferedChannel(ctx, len(e.plan.Nodes))
-		running = 0
+		parked  agent.Bits
 	)
+	e.ended = workflow.NewBufferedChannel(ctx, 2*len(e.plan.Nodes)) // a node parks once at most, then ends
 	for {
-		for failure == nil && ctx.Err() == nil && running < e.in.Limits.MaxParallel {
+		for failure == nil && ctx.Err() == nil && e.working.Count()-parked.Count() < e.in.Limits.MaxParallel {
 			i := e.nextNode()
 			if i < 0 {
 				break
 			}
-			running++
 			e.busy++
 			e.working = e.working.With(i)
-			workflow.Go(ctx, func(ctx workflow.Context) {
-				ended.Send(ctx, nodeEnd{Index: i, Failure: e.runNode(ctx, i)})
-			})
+			workflow.Go(ctx, func(ctx workflow.Context) { e.ended.Send(ctx, e.restOf(ctx, i)) })
 		}
 		e.show(ctx)
-		if running == 0 {
+		// A run that has failed does not wait for a person to say what became of a command.
+		if e.working == "" || failure != nil && e.working == parked {
 			break
 		}
 		var end nodeEnd
-		ended.Receive(ctx, &end)
-		running--
-		e.busy--
+		e.ended.Receive(ctx, &end)
+		switch {
+		case end.Parked:
+			parked = parked.With(end.Index)
+			e.parked++
+			e.busy--
+			continue
+		case parked.Has(end.Index):
+			parked = parked.Without(end.Index)
+			e.parked--
+		default:
+			e.busy--
+		}
 		e.working = e.working.Without(end.Index)
 		if failure == nil {
 			failure = end.Failure
@@ -53,15 +58,31 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 			Message: "the final node was skipped, since a node that it depends on failed"}
 	}
 	if e.final == "" { // finished before this execution began
-		e.final = e.plan.Nodes[e.plan.Final()].ID
+		last := e.plan.Nodes[e.plan.Final()]
+		e.final = last.ID
+		if last.Kind == agent.ReactNode {
+			e.final = agent.TurnCommandID(last.ID, e.state.Turns[last.ID])
+		}
 	}
 	return nil
 }
 
-// nodeEnd tells the scheduler that a node came to rest. Failure is set when the run cannot go on.
+// nodeEnd tells the scheduler that a node came to rest. Failure is set when the run cannot go on. Parked: the node is not
+// at its end but waits for a person, and leaves its place to others.
 type nodeEnd struct {
 	Index   int
 	Failure *agent.Error
+	Parked  bool
+}
+
+// restOf executes a node until it has come to rest. A node that has no end then was stopped: by a cancellation, whose signal
+// may come later than the record, which the gate asks, knows of it.
+func (e *execution) restOf(ctx workflow.Context, i int) nodeEnd {
+	failure := e.runNode(ctx, i)
+	if failure == nil && !e.state.Done(i) {
+		untilStopped(ctx)
+	}
+	return nodeEnd{Index: i, Failure: failure}
 }
 
 // nextNode is the first node that can start, -1 when there is none. Nodes that a failure cuts off are skipped on the way.
@@ -120,31 +141,39 @@ func (e *execution) runNode(ctx workflow.Context, i int) *agent.Error {
 func (e *execution) endSingle(ctx workflow.Context, i, try int, commandID string, reply agent.Reply) (again bool, failure *agent.Error) {
 	switch reply.Outcome {
 	case agent.OutcomeCommitted:
-		e.nodeFinished(i, commandID)
+		e.nodeFinished(i, commandID, reply.Sequence)
 	case agent.OutcomeFailed:
 		if try < e.plan.Nodes[i].Tries && ctx.Err() == nil {
 			return true, nil
 		}
 		return false, e.nodeFailed(ctx, i, reply.Error)
 	case agent.OutcomeInDoubt:
-		e.park(ctx)
+		e.parkNode(ctx, i)
 	case agent.OutcomeAborted, agent.OutcomeUnknown:
 	}
 	return false, nil
 }
 
-func (e *execution) nodeFinished(i int, commandID string) {
+func (e *execution) nodeFinished(i int, commandID string, sequence int64) {
 	n := e.plan.Nodes[i]
-	e.state.Started, e.state.Finished, e.state.Cursor = e.state.Started.With(i), e.state.Finished.With(i), n.ID
+	e.state.Started, e.state.Finished = e.state.Started.With(i), e.state.Finished.With(i)
+	if sequence >= e.cursorAt { // replies may come in another order than the record's
+		e.state.Cursor, e.cursorAt = n.ID, sequence
+	}
 	if i == e.plan.Final() {
 		e.final = commandID
 	}
 }
 
+// handled reports whether the plan goes on when a node fails.
+func handled(n agent.ShapeNode) bool {
+	return n.OnError == agent.OnErrorContinue || n.OnError == agent.OnErrorSkip
+}
+
 // nodeFailed ends a node that gave an error, as its on_error says.
 func (e *execution) nodeFailed(ctx workflow.Context, i int, cause *agent.Error) *agent.Error {
 	n := e.plan.Nodes[i]
-	handled := n.OnError == agent.OnErrorContinue || n.OnError == agent.OnErrorSkip
+	handled := handled(n)
 	e.state.Started, e.state.Failed = e.state.Started.With(i), e.state.Failed.With(i)
 	e.fact(agent.NodeFailed, n.ID, agent.NodeFailedData{Index: i, Error: cause, Handled: handled})
 	if handled {
@@ -157,11 +186,20 @@ func (e *execution) nodeFailed(ctx workflow.Context, i int, cause *agent.Error) 
 	return &failure
 }
 
-// park holds a node until the run is cancelled: a person has to say what became of its command.
+// parkNode holds a node until the run is stopped: a person has to say what became of its command.
+func (e *execution) parkNode(ctx workflow.Context, i int) {
+	e.ended.Send(ctx, nodeEnd{Index: i, Parked: true})
+	untilStopped(ctx)
+}
+
+// park does the same for a command that is not its node's only one, or of no node.
 func (e *execution) park(ctx workflow.Context) {
 	e.parked++
 	e.busy--
-	ctx.Done().Receive(ctx, nil)
+	untilStopped(ctx)
 	e.busy++
 	e.parked--
 }
+
+// untilStopped waits until the run is stopped: by a cancellation, its time limit, or an execution that has replaced it.
+func untilStopped(ctx workflow.Context) { ctx.Done().Receive(ctx, nil) }
