@@ -1,0 +1,580 @@
+package workflows_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/workflow"
+
+	"runledger/agent"
+	"runledger/workflows"
+)
+
+// ending is how one scheduling of a command ends.
+type ending int
+
+const (
+	// commits is what happens to everything that a script does not name.
+	commits ending = iota
+	// fails, doubts and aborts end with that outcome on record.
+	fails
+	doubts
+	aborts
+	// refused: the activity ends in an error before its begin; nothing is on record.
+	refused
+	// lost: the activity ends in an error after its begin; nobody knows what the effect did.
+	lost
+	// unheard: the result is committed, and the activity ends in an error all the same.
+	unheard
+)
+
+// effect is what a script says of one scheduling of a command.
+type effect struct {
+	ends ending
+	// code is that of the failure or of the activity's error; INTERNAL when empty.
+	code agent.Code
+	// takes is the time it takes, an hour when zero. It passes on the test's clock only.
+	takes time.Duration
+	tools []agent.ToolRequest
+	plan  *agent.Shape
+	// begun is called when the command has begun (or would have, when refused).
+	begun func(*world)
+}
+
+// script says what becomes of commands: for each, one effect per scheduling, the last of them for all that follow.
+type script map[string][]effect
+
+// called is an activity that was scheduled.
+type called struct {
+	name     string
+	command  string
+	schedule int
+	facts    []int
+	opens    bool
+	ends     bool
+	reason   agent.Code   // of SettleCommand
+	status   agent.Status // of Record and Finish
+}
+
+// world is all that an execution works with: activities that keep their record in memory, by the rules of the gate, and a
+// clock on which everything has its place. Whatever it does happens on the loop of the test environment, so that the same
+// script gives the same record every time.
+type world struct {
+	t      testing.TB
+	env    *testsuite.TestWorkflowEnvironment
+	in     agent.RunInput
+	script script
+	used   map[string]int
+
+	status   agent.Status
+	rows     map[string]*agent.CommandRow
+	events   []agent.Event
+	lastFact int
+	// refuseRecord: the ledger does not take what Record brings.
+	refuseRecord bool
+	// finishing is called when Finish has begun.
+	finishing func(*world)
+	// calls are in the order in which the workflow scheduled them. atWork are the commands between begin and end, most is
+	// the largest number of them at a time.
+	calls  []called
+	atWork int
+	most   int
+
+	finish *agent.FinishCall
+	out    agent.RunOutput
+	err    error
+}
+
+// newWorld prepares the execution of a run. Nothing happens before run.
+func newWorld(t testing.TB, in agent.RunInput, s script) *world {
+	t.Helper()
+	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
+	w := &world{t: t, env: suite.NewTestWorkflowEnvironment(), in: in, script: s, used: map[string]int{},
+		status: agent.Running, rows: map[string]*agent.CommandRow{}}
+	w.env.SetTestTimeout(time.Minute)
+	w.env.RegisterWorkflowWithOptions(workflows.AgentExecution, workflow.RegisterOptions{Name: agent.WorkflowName})
+	register(w, agent.CallPlanner, func(in agent.PlannerCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callPlanner)
+	register(w, agent.CallModel, func(in agent.ModelCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callModel)
+	register(w, agent.CallTool, func(in agent.ToolCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callTool)
+	register(w, agent.SettleCommand, func(in agent.SettleCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.settle)
+	register(w, agent.Record, func(in agent.RecordCall) (agent.Call, agent.Scope) { return agent.Call{}, in.Scope }, w.record)
+	register(w, agent.Finish, func(in agent.FinishCall) (agent.Call, agent.Scope) { return agent.Call{}, in.Scope }, w.end)
+	w.append(agent.RunStarted, "", "", struct{}{})
+	if in.Plan != nil {
+		w.append(agent.PlanGenerated, agent.PlanNodeID, "", agent.PlanGeneratedData{TaskGraph: planOf(in.Plan)})
+	}
+	return w
+}
+
+// run executes a run to its end.
+func run(t testing.TB, in agent.RunInput, s script) *world {
+	t.Helper()
+	return newWorld(t, in, s).run()
+}
+
+func (w *world) run() *world {
+	w.t.Helper()
+	w.env.ExecuteWorkflow(agent.WorkflowName, w.in)
+	require.True(w.t, w.env.IsWorkflowCompleted())
+	if w.err = w.env.GetWorkflowError(); w.err == nil {
+		require.NoError(w.t, w.env.GetWorkflowResult(&w.out))
+	}
+	return w
+}
+
+// register gives an activity its place on the test's clock. Its work is done in two steps, at its beginning and at its end,
+// and answered then. Activities that are scheduled at once begin a second apart, in the order of their scheduling.
+func register[In, Out any](w *world, name agent.Activity[In, Out], scope func(In) (agent.Call, agent.Scope), work func(In) pending[Out]) {
+	fn := func(ctx context.Context, in In) (Out, error) {
+		info := activity.GetInfo(ctx)
+		id, err := strconv.Atoi(info.ActivityID)
+		if err != nil {
+			panic(err)
+		}
+		w.env.RegisterDelayedCallback(func() {
+			c, s := scope(in)
+			entry := called{name: string(name), command: c.CommandID, schedule: c.Schedule, opens: c.Opens, ends: c.Ends}
+			for _, f := range s.Facts {
+				entry.facts = append(entry.facts, f.No)
+			}
+			switch in := any(in).(type) {
+			case agent.SettleCall:
+				entry.reason = in.Reason.Code
+			case agent.RecordCall:
+				entry.status = in.Status
+			case agent.FinishCall:
+				entry.status = in.Status
+			}
+			w.calls = append(w.calls, entry)
+			p := work(in)
+			complete := func() {
+				out, err := p.end()
+				switch {
+				case errors.Is(err, errHeartbeat):
+					err = temporal.NewHeartbeatTimeoutError()
+				case err != nil:
+					err = temporal.NewNonRetryableApplicationError(err.Error(), string(codeOf(err)), nil)
+				}
+				require.NoError(w.t, w.env.CompleteActivity(info.TaskToken, out, err))
+			}
+			w.env.RegisterDelayedCallback(complete, max(p.takes, time.Second))
+		}, time.Duration(id)*time.Second)
+		var none Out
+		return none, activity.ErrResultPending
+	}
+	w.env.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: string(name)})
+}
+
+// errHeartbeat is what the server says of an activity whose worker was lost.
+var errHeartbeat = errors.New("heartbeat timeout")
+
+// pending is an activity at work.
+type pending[Out any] struct {
+	takes time.Duration
+	end   func() (Out, error)
+}
+
+func codeOf(err error) agent.Code {
+	if e, ok := agent.AsError(err); ok {
+		return e.Code
+	}
+	return agent.CodeInternal
+}
+
+func (w *world) callPlanner(in agent.PlannerCall) pending[agent.PlannerReply] {
+	p := w.command(in.Call, agent.PlanCommand, "", agent.Idempotent, 0)
+	return pending[agent.PlannerReply]{p.takes, func() (agent.PlannerReply, error) {
+		reply, e, err := p.end()
+		return agent.PlannerReply{Reply: reply, Plan: e.plan}, err
+	}}
+}
+
+func (w *world) callModel(in agent.ModelCall) pending[agent.ModelReply] {
+	p := w.command(in.Call, agent.ModelCommand, "", agent.Idempotent, in.Turn)
+	return pending[agent.ModelReply]{p.takes, func() (agent.ModelReply, error) {
+		reply, e, err := p.end()
+		return agent.ModelReply{Reply: reply, Tools: e.tools}, err
+	}}
+}
+
+func (w *world) callTool(in agent.ToolCall) pending[agent.Reply] {
+	p := w.command(in.Call, agent.ToolCommand, in.Tool, w.effectOf(in), 0)
+	return pending[agent.Reply]{p.takes, func() (agent.Reply, error) {
+		reply, _, err := p.end()
+		return reply, err
+	}}
+}
+
+// effectOf is the class of a tool: its name, where that is one, else idempotent.
+func (w *world) effectOf(in agent.ToolCall) agent.EffectClass {
+	if class := agent.EffectClass(in.Tool); class.Valid() {
+		return class
+	}
+	return agent.Idempotent
+}
+
+type commandEnd struct {
+	takes time.Duration
+	end   func() (agent.Reply, effect, error)
+}
+
+// command is the gate: begin now, the effect and the commit in the time that the script says.
+func (w *world) command(c agent.Call, kind agent.CommandKind, tool string, class agent.EffectClass, turn int) commandEnd {
+	e := w.next(c.CommandID)
+	if e.begun != nil {
+		defer e.begun(w)
+	}
+	refuse := func(code agent.Code, why string) commandEnd {
+		return commandEnd{end: func() (agent.Reply, effect, error) { return agent.Reply{}, e, agent.Failed(code, "%s", why) }}
+	}
+	if err := w.check(c.Scope); err != nil {
+		return commandEnd{end: func() (agent.Reply, effect, error) { return agent.Reply{}, e, err }}
+	}
+	if e.ends == refused {
+		return refuse(e.code, "refused by the script")
+	}
+	w.facts(c.Scope)
+	d := agent.Dispatch{Epoch: c.Epoch, Schedule: c.Schedule, Attempt: 1}
+	row := w.rows[c.CommandID]
+	switch verdict := agent.Admit(row, d, c.CommandID, time.Time{}); verdict {
+	case agent.MayExecute:
+		if w.status == agent.Cancelling {
+			return refuse(agent.CodeCancelled, "the run is being cancelled")
+		}
+	case agent.Inject, agent.InjectFailure, agent.IsInDoubt:
+		if verdict == agent.Inject && c.Ends && len(e.tools) == 0 && w.at(agent.NodeFinished, c.NodeID) == 0 {
+			w.append(agent.NodeFinished, c.NodeID, "", agent.NodeFinishedData{Index: c.NodeIndex, ResultCommand: c.CommandID})
+		}
+		return commandEnd{end: func() (agent.Reply, effect, error) { return replyOf(row), e, nil }}
+	default:
+		return refuse(agent.CodeSuperseded, string(verdict))
+	}
+	row = &agent.CommandRow{CommandID: c.CommandID, NodeID: c.NodeID, Kind: kind, Tool: tool, Effect: class, State: agent.Dispatched,
+		InputHash: c.CommandID, DispatchNo: 1, Owner: d}
+	w.rows[c.CommandID] = row
+	if c.Opens {
+		w.append(agent.NodeStarted, c.NodeID, "", agent.NodeStartedData{Index: c.NodeIndex})
+	}
+	w.append(agent.CommandEmitted, c.NodeID, c.CommandID, agent.CommandEmittedData{Kind: kind, Tool: tool})
+	w.atWork++
+	w.most = max(w.most, w.atWork)
+	return commandEnd{e.takes, func() (agent.Reply, effect, error) { return w.conclude(c, row, e, turn) }}
+}
+
+// next is what the script says of the next scheduling of a command.
+func (w *world) next(commandID string) effect {
+	e := effect{}
+	if said := w.script[commandID]; len(said) > 0 {
+		e = said[min(w.used[commandID], len(said)-1)]
+	}
+	w.used[commandID]++
+	if e.code == "" {
+		e.code = agent.CodeInternal
+	}
+	if e.takes == 0 {
+		e.takes = time.Hour
+	}
+	return e
+}
+
+func (w *world) conclude(c agent.Call, row *agent.CommandRow, e effect, turn int) (agent.Reply, effect, error) {
+	if row.State != agent.Dispatched || w.status.Terminal() { // settled meanwhile
+		return replyOf(row), e, nil
+	}
+	gone := agent.Failed(e.code, "lost by the script")
+	if e.code == agent.CodeTimeout {
+		gone = agent.Failed(agent.CodeTimeout, "%w", errHeartbeat)
+	}
+	switch e.ends {
+	case commits, unheard:
+		w.decide(row, agent.Committed, nil)
+		w.append(agent.CommandCommitted, c.NodeID, c.CommandID, agent.CommandCommittedData{Kind: row.Kind, Turn: turn})
+		if row.Kind == agent.PlanCommand && e.plan != nil {
+			w.append(agent.PlanGenerated, c.NodeID, "", agent.PlanGeneratedData{TaskGraph: planOf(e.plan)})
+		}
+		if c.Ends && len(e.tools) == 0 {
+			w.append(agent.NodeFinished, c.NodeID, "", agent.NodeFinishedData{Index: c.NodeIndex, ResultCommand: c.CommandID})
+		}
+		if e.ends == unheard {
+			return agent.Reply{}, e, gone
+		}
+	case fails:
+		w.decide(row, agent.CommandFailed, &agent.Error{Code: e.code, Message: "failed by the script", NodeID: c.NodeID, CommandID: c.CommandID})
+	case doubts:
+		w.decide(row, agent.CommandInDoubt, &agent.Error{Code: agent.CodeInDoubt, Message: "doubted by the script"})
+	case aborts:
+		w.decide(row, agent.CommandAborted, &agent.Error{Code: agent.CodeCancelled, Message: "aborted by the script"})
+	case lost, refused:
+		return agent.Reply{}, e, gone
+	}
+	return replyOf(row), e, nil
+}
+
+func (w *world) decide(row *agent.CommandRow, state agent.CommandState, reason *agent.Error) {
+	if row.State == agent.Dispatched {
+		w.atWork--
+	}
+	row.State, row.Error, row.Sequence = state, reason, int64(len(w.events)+1)
+	switch state {
+	case agent.CommandFailed:
+		w.append(agent.CommandFailedType, row.NodeID, row.CommandID, agent.CommandFailedData{Kind: row.Kind, Error: reason})
+	case agent.CommandAborted:
+		w.append(agent.CommandAbortType, row.NodeID, row.CommandID, agent.CommandAbortedData{Kind: row.Kind})
+	case agent.CommandInDoubt:
+		w.append(agent.CommandDoubtType, row.NodeID, row.CommandID, agent.CommandInDoubtData{Kind: row.Kind})
+	default:
+	}
+}
+
+// settle decides a command whose activity has ended in an error, as the ledger does.
+func (w *world) settle(in agent.SettleCall) pending[agent.SettleReply] {
+	return pending[agent.SettleReply]{end: func() (agent.SettleReply, error) {
+		if err := w.check(in.Scope); err != nil {
+			return agent.SettleReply{}, err
+		}
+		w.facts(in.Scope)
+		row := w.rows[in.CommandID]
+		if row == nil || row.State == agent.Fenced {
+			row = &agent.CommandRow{CommandID: in.CommandID, NodeID: in.NodeID, State: agent.Fenced,
+				Owner: agent.Dispatch{Epoch: in.Epoch, Schedule: in.Schedule}}
+			w.rows[in.CommandID] = row
+		}
+		if row.State == agent.Dispatched {
+			state := agent.CommandFailed
+			switch {
+			case row.Effect == agent.External:
+				state = agent.CommandInDoubt
+			case in.Reason.Code == agent.CodeCancelled:
+				state = agent.CommandAborted
+			}
+			w.decide(row, state, in.Reason)
+		}
+		said := w.script[in.CommandID]
+		reply := agent.SettleReply{Reply: replyOf(row)}
+		if row.State == agent.Committed && len(said) > 0 {
+			e := said[min(w.used[in.CommandID], len(said))-1]
+			reply.Tools, reply.Plan = e.tools, e.plan
+		}
+		return reply, nil
+	}}
+}
+
+func (w *world) record(in agent.RecordCall) pending[agent.RecordReply] {
+	return pending[agent.RecordReply]{end: func() (agent.RecordReply, error) {
+		if w.refuseRecord {
+			return agent.RecordReply{}, agent.Failed(agent.CodeInternal, "refused")
+		}
+		if err := w.check(in.Scope); err != nil {
+			return agent.RecordReply{}, err
+		}
+		w.facts(in.Scope)
+		if in.Status != "" && w.status != agent.Cancelling {
+			w.status = in.Status
+		}
+		return agent.RecordReply{Sequence: int64(len(w.events))}, nil
+	}}
+}
+
+// end is Finish.
+func (w *world) end(in agent.FinishCall) pending[agent.FinishReply] {
+	if w.finishing != nil {
+		w.finishing(w)
+	}
+	return pending[agent.FinishReply]{end: func() (agent.FinishReply, error) {
+		require.Nil(w.t, w.finish, "a run ends once")
+		w.finish = &in
+		if err := w.check(in.Scope); err != nil {
+			return agent.FinishReply{}, err
+		}
+		w.facts(in.Scope)
+		switch in.Status {
+		case agent.Completed:
+			row := w.rows[in.OutputCommand]
+			if w.in.State.Finished.Count() == 0 { // else an earlier execution has it
+				require.NotNil(w.t, row, "output %q", in.OutputCommand)
+				require.Equal(w.t, agent.Committed, row.State)
+			}
+			w.append(agent.RunCompleted, "", "", agent.RunCompletedData{Summary: in.Summary})
+		case agent.FailedStatus:
+			w.append(agent.RunFailed, in.Error.NodeID, "", agent.RunFailedData{Error: in.Error})
+		case agent.Cancelled:
+			w.append(agent.RunCancelled, "", "", agent.RunCancelledData{By: in.By, Reason: in.Error.Message})
+		default:
+			w.t.Errorf("%q is not an end", in.Status)
+		}
+		w.status = in.Status
+		return agent.FinishReply{Status: in.Status, Sequence: int64(len(w.events))}, nil
+	}}
+}
+
+// check refuses what an execution may not write any more.
+func (w *world) check(s agent.Scope) error {
+	if s.Epoch != w.in.Epoch || s.RunID != w.in.RunID {
+		return agent.Failed(agent.CodeStaleEpoch, "run %s is in epoch %d", s.RunID, w.in.Epoch)
+	}
+	if w.status.Terminal() {
+		return agent.Failed(agent.CodeStaleEpoch, "run %s has ended", s.RunID)
+	}
+	return nil
+}
+
+// facts appends those that are not on record yet.
+func (w *world) facts(s agent.Scope) {
+	for _, f := range s.Facts {
+		if f.No > w.lastFact {
+			require.Equal(w.t, w.lastFact+1, f.No, "facts are numbered without a gap")
+			w.lastFact = f.No
+			w.append(f.Type, f.NodeID, "", f.Data)
+		}
+	}
+}
+
+func (w *world) append(typ agent.EventType, nodeID, commandID string, data any) {
+	raw, err := json.Marshal(data)
+	require.NoError(w.t, err)
+	w.events = append(w.events, agent.Event{Sequence: int64(len(w.events) + 1), Type: typ, NodeID: nodeID, CommandID: commandID,
+		Data: raw, Epoch: w.in.Epoch})
+}
+
+func replyOf(row *agent.CommandRow) agent.Reply {
+	r := agent.Reply{Sequence: row.Sequence, Error: row.Error, Outcome: agent.OutcomeUnknown}
+	switch row.State {
+	case agent.Committed:
+		r.Outcome = agent.OutcomeCommitted
+	case agent.CommandFailed:
+		r.Outcome = agent.OutcomeFailed
+	case agent.CommandAborted:
+		r.Outcome = agent.OutcomeAborted
+	case agent.CommandInDoubt:
+		r.Outcome = agent.OutcomeInDoubt
+	default:
+	}
+	return r
+}
+
+// planOf is a plan of that shape.
+func planOf(s *agent.Shape) *agent.Plan {
+	p := &agent.Plan{Nodes: []agent.Node{}}
+	for _, n := range s.Nodes {
+		p.Nodes = append(p.Nodes, agent.Node{ID: n.ID, Kind: n.Kind, Tool: n.Tool})
+	}
+	return p
+}
+
+// commands are the commands that were scheduled, in order, again for each scheduling.
+func (w *world) commands() []string {
+	ids := []string{}
+	for _, c := range w.calls {
+		switch c.name {
+		case string(agent.CallPlanner), string(agent.CallModel), string(agent.CallTool):
+			ids = append(ids, c.command)
+		}
+	}
+	return ids
+}
+
+// activities are the names of all activities that were scheduled, in order.
+func (w *world) activities() []string {
+	names := []string{}
+	for _, c := range w.calls {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// count is how often an activity was scheduled.
+func count[In, Out any](w *world, name agent.Activity[In, Out]) int {
+	n := 0
+	for _, c := range w.calls {
+		if c.name == string(name) {
+			n++
+		}
+	}
+	return n
+}
+
+// types are the events of a node or command.
+func (w *world) types(id string) []agent.EventType {
+	types := []agent.EventType{}
+	for _, e := range w.events {
+		if e.NodeID == id || e.CommandID == id {
+			types = append(types, e.Type)
+		}
+	}
+	return types
+}
+
+func eventTypes(w *world) (types []agent.EventType) {
+	for _, e := range w.events {
+		types = append(types, e.Type)
+	}
+	return types
+}
+
+// at is the place of an event of a node or command in the record, 0 when there is none.
+func (w *world) at(typ agent.EventType, id string) int64 {
+	i := slices.IndexFunc(w.events, func(e agent.Event) bool { return e.Type == typ && (e.NodeID == id || e.CommandID == id) })
+	if i < 0 {
+		return 0
+	}
+	return w.events[i].Sequence
+}
+
+// fold is where the record stands.
+func (w *world) fold() agent.State {
+	w.t.Helper()
+	state, err := agent.Fold(w.events)
+	require.NoError(w.t, err)
+	return state
+}
+
+// snapshot asks the execution where it stands.
+func (w *world) snapshot() workflows.Snapshot {
+	w.t.Helper()
+	value, err := w.env.QueryWorkflow(agent.StateQuery)
+	require.NoError(w.t, err)
+	var s workflows.Snapshot
+	require.NoError(w.t, value.Get(&s))
+	return s
+}
+
+// failure is the code with which the execution failed.
+func (w *world) failure() agent.Code {
+	w.t.Helper()
+	var app *temporal.ApplicationError
+	require.ErrorAs(w.t, w.err, &app)
+	return agent.Code(app.Type())
+}
+
+// requireCancelled says that the execution ended as cancelled.
+func (w *world) requireCancelled() {
+	w.t.Helper()
+	require.Error(w.t, w.err)
+	require.True(w.t, temporal.IsCanceledError(w.err), "%v", w.err)
+	require.Equal(w.t, agent.Cancelled, w.finish.Status)
+}
+
+// cancel is what a user's cancellation does: the record says so at once, the signal comes when it comes.
+func (w *world) cancel(after time.Duration, intents ...agent.Intent) {
+	w.status = agent.Cancelling
+	if len(intents) == 0 {
+		intents = []agent.Intent{{ID: 1, By: "me", Reason: "enough"}}
+	}
+	w.env.RegisterDelayedCallback(func() {
+		for _, intent := range intents {
+			w.env.SignalWorkflow(agent.CancelSignal, intent)
+		}
+	}, after)
+}
