@@ -187,7 +187,7 @@ func TestCalculatorCannotBurnTime(t *testing.T) {
 	} {
 		start := time.Now()
 		_, _ = evaluate(expression[:min(len(expression), maxExpression)])
-		require.Less(t, time.Since(start), 2*time.Second, name)
+		require.Less(t, time.Since(start), 10*time.Second, name)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -218,7 +219,7 @@ func TestHTTPRequestNothingHappened(t *testing.T) {
 	require.NotContains(t, err.Error(), "secret")
 
 	s := httptest.NewUnstartedServer(http.NotFoundHandler())
-	s.Config.ErrorLog = nil
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	_, err = request(t.Context(), t, h, map[string]any{"method": "POST", "url": s.URL})
@@ -286,7 +287,7 @@ func TestHTTPRequestGoesOutOnce(t *testing.T) {
 
 func TestHTTPRequestTimeoutAndCancel(t *testing.T) {
 	t.Parallel()
-	arrived := make(chan struct{}, 1)
+	arrived := make(chan struct{}, 10)
 	release := make(chan struct{})
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/headers" {
@@ -299,8 +300,9 @@ func TestHTTPRequestTimeoutAndCancel(t *testing.T) {
 	t.Cleanup(func() { close(release) })
 	h := newHTTP(t, local)
 	for _, path := range []string{"/", "/headers"} {
-		_, err := request(t.Context(), t, h, map[string]any{"method": "POST", "url": s.URL + path, "timeout": 0.05})
-		<-arrived
+		over := &deadline{Context: t.Context(), ended: make(chan struct{})}
+		go func() { <-arrived; close(over.ended) }()
+		_, err := request(over, t, h, map[string]any{"method": "POST", "url": s.URL + path})
 		require.Equal(t, agent.CodeTimeout, failure(t, err).Code, path)
 		require.Equal(t, agent.FaultUnknown, failure(t, err).Fault, path)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -312,6 +314,25 @@ func TestHTTPRequestTimeoutAndCancel(t *testing.T) {
 		require.Equal(t, agent.FaultUnknown, failure(t, err).Fault, path)
 		_, err = request(ctx, t, h, map[string]any{"method": "POST", "url": s.URL + path})
 		require.Equal(t, agent.FaultTransient, failure(t, err).Fault, "nothing was sent")
+	}
+	_, err := request(t.Context(), t, h, map[string]any{"method": "POST", "url": s.URL, "timeout": 0.01})
+	require.Equal(t, agent.CodeTimeout, failure(t, err).Code, "the argument bounds the call")
+}
+
+// deadline is a context whose deadline comes when the test says so.
+type deadline struct {
+	context.Context
+	ended chan struct{}
+}
+
+func (d *deadline) Done() <-chan struct{} { return d.ended }
+
+func (d *deadline) Err() error {
+	select {
+	case <-d.ended:
+		return context.DeadlineExceeded
+	default:
+		return nil
 	}
 }
 

@@ -90,17 +90,18 @@ type fakeArgs struct {
 	Size int    `json:"size,omitempty"`
 }
 
-// plug stops reading once it has been put in.
+// plug, once it has been put in, reads the beginning of one more message, says so and reads no more.
 type plug struct {
 	*os.File
-	in atomic.Bool
+	in atomic.Pointer[string]
 }
 
 func (p *plug) Read(data []byte) (int, error) {
-	if p.in.Load() {
-		select {}
+	n, err := p.File.Read(data)
+	if addr := p.in.Load(); addr != nil {
+		hold(*addr, "plugged")
 	}
-	return p.File.Read(data)
+	return n, err
 }
 
 func serveFake() error {
@@ -188,8 +189,8 @@ func serveFake() error {
 	})
 	s.AddTool(&sdk.Tool{Name: "bad", InputSchema: json.RawMessage(`{"type": "object", "properties": {"a": {"$ref": "https://example.org/a.json"}}}`)},
 		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) { return text(""), nil })
-	typed("plug", nil, func(context.Context, *sdk.CallToolRequest, fakeArgs) (*sdk.CallToolResult, error) {
-		input.in.Store(true)
+	typed("plug", nil, func(_ context.Context, _ *sdk.CallToolRequest, in fakeArgs) (*sdk.CallToolResult, error) {
+		input.in.Store(&in.Addr)
 		return text("plugged"), nil
 	})
 	return s.Run(context.Background(), &sdk.IOTransport{Reader: input, Writer: os.Stdout})

@@ -200,21 +200,12 @@ func TestCallsRunSideBySide(t *testing.T) {
 func TestCallIsCancelled(t *testing.T) {
 	t.Parallel()
 	s := connectFake(t, nil)
-	for _, tc := range []struct {
-		end  func() (context.Context, context.CancelFunc, func())
-		code agent.Code
-	}{
-		{func() (context.Context, context.CancelFunc, func()) {
-			ctx, cancel := context.WithCancel(t.Context())
-			return ctx, cancel, cancel
-		}, agent.CodeCancelled},
-		{func() (context.Context, context.CancelFunc, func()) {
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			return ctx, cancel, func() { <-ctx.Done() }
-		}, agent.CodeTimeout},
-	} {
-		ctx, cancel, end := tc.end()
-		defer cancel()
+	for _, code := range []agent.Code{agent.CodeCancelled, agent.CodeTimeout} {
+		ctx, end := context.WithCancel(t.Context())
+		if code == agent.CodeTimeout {
+			over := &deadline{Context: t.Context(), ended: make(chan struct{})}
+			ctx, end = over, func() { close(over.ended) }
+		}
 		l := listen(t)
 		ended := make(chan error, 1)
 		go func() {
@@ -224,7 +215,7 @@ func TestCallIsCancelled(t *testing.T) {
 		require.Equal(t, "waiting", <-l.words)
 		end()
 		e := failure(t, <-ended)
-		require.Equal(t, tc.code, e.Code)
+		require.Equal(t, code, e.Code)
 		require.Equal(t, agent.FaultUnknown, e.Fault)
 		require.Equal(t, "cancelled", <-l.words, "the server hears of it")
 
@@ -234,6 +225,23 @@ func TestCallIsCancelled(t *testing.T) {
 	out, err := call(t.Context(), t, s, "echo", `{"text": "still there"}`)
 	require.NoError(t, err)
 	require.Equal(t, `{"text":"still there"}`, out)
+}
+
+// deadline is a context whose deadline comes when the test says so.
+type deadline struct {
+	context.Context
+	ended chan struct{}
+}
+
+func (d *deadline) Done() <-chan struct{} { return d.ended }
+
+func (d *deadline) Err() error {
+	select {
+	case <-d.ended:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
 }
 
 func TestProgress(t *testing.T) {
@@ -397,10 +405,11 @@ func TestCloseEndsAStubbornServer(t *testing.T) {
 func TestServerThatStopsReadingIsKilled(t *testing.T) {
 	t.Parallel()
 	s := connectFake(t, func(c *Config) { c.grace = 50 * time.Millisecond })
-	_, err := call(t.Context(), t, s, "plug", `{}`)
+	l := listen(t)
+	_, err := call(t.Context(), t, s, "plug", l.args())
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // long enough to write what the pipe takes
-	defer cancel()
+	ctx := &deadline{Context: t.Context(), ended: make(chan struct{})}
+	go func() { <-l.words; close(ctx.ended) }() // it has read some of the message and will read no more
 	_, err = call(ctx, t, s, "echo", `{"text": "`+strings.Repeat("x", 256<<10)+`"}`)
 	require.Equal(t, agent.CodeTimeout, failure(t, err).Code)
 	require.Equal(t, agent.FaultUnknown, failure(t, err).Fault, "part of it was sent")
