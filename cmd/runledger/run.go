@@ -91,6 +91,8 @@ type printer struct {
 	// streaming is the command whose text stands on the unfinished line, streamed what of it has been printed.
 	streaming string
 	streamed  string
+	// answer is the last whole text that has been printed.
+	answer string
 }
 
 func (p *printer) frame(fr frame) error {
@@ -144,10 +146,16 @@ func (p *printer) frame(fr frame) error {
 		p.line(e, "  %s attempt %d does not count: %s", e.CommandID, e.Attempt, d.Reason)
 	case "command_in_doubt":
 		p.line(e, "? %s is in doubt: %s", e.CommandID, d.Reason)
+	case "chat_completed":
+		p.complete(e, d.Output)
 	case agent.NodeSkipped:
 		p.line(e, "- %s skipped: %s", e.NodeID, d.Reason)
 	case agent.RunCompleted:
-		p.line(e, "run completed\n\n%s", d.FinalOutput)
+		if p.answer == d.FinalOutput {
+			p.line(e, "run completed")
+		} else {
+			p.line(e, "run completed\n\n%s", d.FinalOutput)
+		}
 	case agent.RunFailed:
 		p.line(e, "run failed: %v", d.Error)
 	case agent.RunCancelled:
@@ -192,6 +200,18 @@ func (p *printer) delta(commandID, channel, text string, whole bool) {
 	}
 	fmt.Fprint(p.out, text)
 	p.streamed += text
+}
+
+// complete prints what is missing of the text that streams. The committed text is the truth: where it is not what
+// streamed, it is printed anew.
+func (p *printer) complete(e agent.Event, output json.RawMessage) {
+	var v agent.Value
+	var text string
+	if p.streaming != e.CommandID || json.Unmarshal(output, &v) != nil || json.Unmarshal(v.JSON, &text) != nil {
+		return
+	}
+	p.delta(e.CommandID, "text", text, true)
+	p.answer = text
 }
 
 const shownBytes = 160

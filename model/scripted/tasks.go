@@ -39,8 +39,8 @@ var (
 		`|\b(?:which|what) (?:day|weekday|date|year|month) (?:is|do)\b|\b(?:current|local|utc|exact) (?:date and time|time|date)\b` +
 		`|\btime (?:is it|now|of day)\b|\btoday(?:'s|’s) date\b|\bdate(?: is it)? today\b|\b(?:tell|give|show)(?: me)? (?:the )?(?:time|date)\b` +
 		`|\b(?:and|also|plus|then|with) the (?:time|date)\b|\b(?:the|use|a) clock\b|\bwhen is now\b`)
-	zone    = regexp.MustCompile(`\b(?:Africa|America|Antarctica|Asia|Atlantic|Australia|Europe|Indian|Pacific|Etc)/[A-Za-z_]+(?:/[A-Za-z_]+)?\b`)
-	ordered = regexp.MustCompile(`(?i)\b(?:then|after that|afterwards|finally)\b`)
+	zoneOrCity = regexp.MustCompile(`(?i)\b(?:tokyo|berlin|london|paris|new york|san francisco|sydney|beijing|delhi)\b|\b(?-i:Africa|America|Antarctica|Asia|Atlantic|Australia|Europe|Indian|Pacific|Etc)/[A-Za-z_]+(?:/[A-Za-z_]+)?\b`)
+	ordered    = regexp.MustCompile(`(?i)\b(?:then|after that|afterwards|finally)\b`)
 )
 
 // tasks reads what a text asks of the tools that are offered, in the order of the text.
@@ -120,7 +120,7 @@ func clockTasks(text string, tool model.Tool) []task {
 		return nil
 	}
 	schema := readSchema(tool.InputSchema)
-	zones := zone.FindAllString(text, -1)
+	zones := zonesIn(text)
 	if _, ok := schema.Properties["timezone"]; !ok || len(zones) == 0 {
 		return []task{{tool: clockTool, args: json.RawMessage(`{}`), label: "the time", at: m[0]}}
 	}
@@ -129,6 +129,47 @@ func clockTasks(text string, tool model.Tool) []task {
 		all = append(all, task{tool: clockTool, args: object("timezone", z), label: "the time in " + z, at: m[0]})
 	}
 	return all
+}
+
+// zonesIn finds the time zones that a text names, by their own names or by a well-known city, in the order of the text and
+// each once.
+func zonesIn(text string) []string {
+	var zones []string
+	for _, m := range zoneOrCity.FindAllString(text, -1) {
+		z := m
+		if !strings.Contains(m, "/") {
+			z = zoneOf(strings.ToLower(m))
+		}
+		if !slices.Contains(zones, z) {
+			zones = append(zones, z)
+		}
+	}
+	return zones
+}
+
+// zoneOf is the time zone of the cities that zoneOrCity knows.
+func zoneOf(city string) string {
+	switch city {
+	case "tokyo":
+		return "Asia/Tokyo"
+	case "berlin":
+		return "Europe/Berlin"
+	case "london":
+		return "Europe/London"
+	case "paris":
+		return "Europe/Paris"
+	case "new york":
+		return "America/New_York"
+	case "san francisco":
+		return "America/Los_Angeles"
+	case "sydney":
+		return "Australia/Sydney"
+	case "beijing":
+		return "Asia/Shanghai"
+	case "delhi":
+		return "Asia/Kolkata"
+	}
+	return "Etc/UTC"
 }
 
 // webTask reads the request for an address and says where its words end.
