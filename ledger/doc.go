@@ -1,8 +1,8 @@
 // Package ledger is the Postgres projection of every run: events, commands, checkpoints, messages, the outbox of intents
 // and the tool catalogue. It is the only package that knows SQL and pgx; apart from them it imports agent.
 //
-// Two rules hold everything together. Numbers come from a counter on the conversation's row, taken last in the event's own
+// Two rules hold everything together. Numbers come from a counter on the conversation's row, locked in the event's own
 // transaction, so that commit order is number order and there are no gaps. And every transaction of a worker locks in the
-// order run, command, conversation, and requires the run's epoch, so that an execution that has been replaced can write
+// order run, conversation, command, and requires the run's epoch, so that an execution that has been replaced can write
 // nothing.
 package ledger

@@ -90,7 +90,7 @@ func (t *txn) settle(call agent.SettleCall) error {
 // event, and sets the status, in one transaction. A second call for the same epoch tells what the first one wrote.
 func (l *Ledger) Finish(ctx context.Context, call agent.FinishCall) (agent.FinishReply, error) {
 	var reply agent.FinishReply
-	scope := txnScope{runID: call.RunID, epoch: call.Epoch, facts: call.Facts, changesRun: true, openCommands: true}
+	scope := txnScope{runID: call.RunID, epoch: call.Epoch, facts: call.Facts, changesRun: true}
 	err := l.write(ctx, scope, func(t *txn) error {
 		if t.run.status.Terminal() {
 			reply.Status = t.run.status
@@ -112,10 +112,10 @@ func (l *Ledger) Finish(ctx context.Context, call agent.FinishCall) (agent.Finis
 	return reply, nil
 }
 
-// settleOpen decides every command that has no outcome. Their rows are locked already.
+// settleOpen decides every command that has no outcome.
 func (t *txn) settleOpen(ctx context.Context, call agent.FinishCall) error {
 	rows, err := t.tx.Query(ctx, `SELECT command_id, node_id, kind, tool, effect_class, state, dispatch_no, owner_epoch, owner_schedule, owner_attempt
-		FROM commands WHERE run_id = $1 AND state IN ('dispatched', 'released') ORDER BY command_id`, call.RunID)
+		FROM commands WHERE run_id = $1 AND state IN ('dispatched', 'released') ORDER BY command_id FOR NO KEY UPDATE`, call.RunID)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -128,8 +129,10 @@ func twoStep(t testing.TB) *agent.Plan {
 
 func compiled(t testing.TB, doc string) *agent.Plan {
 	t.Helper()
+	var compact bytes.Buffer
+	require.NoError(t, json.Compact(&compact, []byte(doc)))
 	p := new(agent.Plan)
-	require.NoError(t, json.Unmarshal([]byte(doc), p))
+	require.NoError(t, json.Unmarshal(compact.Bytes(), p))
 	p, err := agent.Compile(p, func(string, json.RawMessage) ([]agent.PlanFault, bool) { return nil, true })
 	require.NoError(t, err)
 	return p

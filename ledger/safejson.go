@@ -12,8 +12,12 @@ import (
 	"unicode/utf8"
 )
 
-// maxNumberExponent bounds the numbers that go to jsonb as numbers; Postgres refuses those beyond numeric's range.
-const maxNumberExponent = 1000
+// Bounds of the numbers that go to jsonb as numbers: Postgres refuses those beyond numeric's range, and writes all others
+// out in full, so that seven bytes could become many thousand. Every number that a float64 can hold is within.
+const (
+	maxNumberExponent = 400
+	maxNumberDigits   = 1000
+)
 
 // jsonbSafe returns doc as jsonb takes it: NUL characters, lone surrogates and bytes that are not UTF-8 become U+FFFD,
 // numbers beyond numeric's range become strings. Exact bytes are kept elsewhere; an event shows a value, it is not the value.
@@ -75,7 +79,7 @@ func safeValue(v any) any {
 func safeNumber(n json.Number) any {
 	text := n.String()
 	mantissa, exponent, found := strings.Cut(strings.ToLower(text), "e")
-	if len(mantissa) > maxNumberExponent {
+	if len(mantissa) > maxNumberDigits {
 		return text
 	}
 	if found {

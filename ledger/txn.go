@@ -14,7 +14,7 @@ import (
 )
 
 // txn is one write transaction on a run. It is opened with everything it may need locked and read, in one round trip and
-// in the lock order run, command, conversation; it collects what is to be written in memory; and it writes and commits in
+// in the lock order run, conversation, command; it collects what is to be written in memory; and it writes and commits in
 // one more round trip.
 type txn struct {
 	tx  pgx.Tx
@@ -49,8 +49,6 @@ type txnScope struct {
 	withState bool
 	// changesRun takes the stronger lock on the run's row at once. Two transactions that upgrade would deadlock.
 	changesRun bool
-	// openCommands locks all commands of the run without an outcome, in order.
-	openCommands bool
 }
 
 // write runs one transaction: open, decide, write, commit. When decide returns an error nothing is
@@ -106,18 +104,11 @@ func (t *txn) open(ctx context.Context, scope txnScope) error {
 		}
 		return err
 	})
-	if scope.openCommands {
-		batch.Queue(`SELECT command_id FROM commands WHERE run_id = $1 AND state IN ('dispatched', 'released', 'in_doubt')
-			ORDER BY command_id FOR NO KEY UPDATE`, scope.runID)
-	}
-	if scope.commandID != "" {
-		batch.Queue(`SELECT FROM commands WHERE run_id = $1 AND command_id = $2 FOR NO KEY UPDATE`, scope.runID, scope.commandID)
-	}
 	batch.Queue(lockCounter, scope.runID).QueryRow(func(row pgx.Row) error { return row.Scan(&t.last, &t.now) })
 	if scope.commandID != "" {
-		// The command is read once the counter is held, not where it is locked: before its row exists there is nothing to
-		// lock, and two that begin it at once would both find it new. What waited for a lock also reads other tables, here
-		// the payloads, as they stood before the wait.
+		// After the counter, not before: a row that does not exist yet cannot be locked, so two that begin a command at once
+		// would both find it new; and a statement that waits for a lock reads other tables, here the payloads, as they stood
+		// before the wait. Nobody who holds a command's row asks for the counter.
 		batch.Queue(commandRowColumns+`FOR NO KEY UPDATE OF c`, scope.runID, scope.commandID).Query(func(rows pgx.Rows) error {
 			row, err := collectCommandRow(rows)
 			t.command = row

@@ -1,0 +1,116 @@
+package ledger_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"runledger/agent"
+)
+
+func (b *bench) says(t testing.TB, c command, attempt int, first int, texts ...string) {
+	t.Helper()
+	var chunks []agent.OutputChunk
+	for i, text := range texts {
+		chunks = append(chunks, agent.OutputChunk{Chunk: first + i, Channel: "text", Text: text})
+	}
+	require.NoError(t, b.AppendOutput(t.Context(), c.run.RunID, c.id, attempt, chunks))
+}
+
+func (b *bench) output(t testing.TB, scope agent.LogScope, have ...agent.OutputCursor) []string {
+	t.Helper()
+	chunks, err := b.Output(t.Context(), scope, have)
+	require.NoError(t, err)
+	said := []string{}
+	for _, o := range chunks {
+		said = append(said, fmt.Sprintf("%s.%d.%d %s", o.CommandID, o.Attempt, o.Chunk, o.Text))
+	}
+	return said
+}
+
+// Model output while it arrives: each reader gets what it does not have, of commands that are open, of the newest dispatch.
+func TestOutputByCursor(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	other := b.acceptedIn(t, run.ConversationID, nil)
+	a, c := command{run: run, id: "a", inner: true}, command{run: run, id: "c", inner: true}
+	foreign := command{run: other, id: "a", inner: true}
+	all, mine := agent.LogScope{ConversationID: run.ConversationID}, agent.LogScope{ConversationID: run.ConversationID, RunID: run.RunID}
+	b.says(t, a, 1, 1, "before it began")
+	require.Empty(t, b.output(t, all))
+	for _, at := range []command{a, c, foreign} {
+		b.begins(t, at)
+	}
+	last := b.last(t, run)
+	b.says(t, a, 1, 1, "one", "two\x00\xff")
+	b.says(t, a, 1, 2, "two again, after a lost reply", "three")
+	b.says(t, c, 1, 1, "c")
+	b.says(t, a, 2, 1, "of a dispatch that is not")
+	b.says(t, foreign, 1, 1, "foreign")
+	require.Equal(t, last, b.last(t, run), "output is no history")
+
+	require.ElementsMatch(t, []string{"a.1.1 one", "a.1.2 two\uFFFD\uFFFD", "a.1.3 three", "c.1.1 c", "a.1.1 foreign"}, b.output(t, all))
+	require.Equal(t, []string{"a.1.1 one", "a.1.2 two\uFFFD\uFFFD", "a.1.3 three", "c.1.1 c"}, b.output(t, mine))
+	cursor := agent.OutputCursor{RunID: run.RunID, CommandID: "a", Attempt: 1, Chunk: 2}
+	require.Equal(t, []string{"a.1.3 three", "c.1.1 c"}, b.output(t, mine, cursor))
+	chunks, err := b.Output(t.Context(), mine, []agent.OutputCursor{cursor, {RunID: run.RunID, CommandID: "c", Attempt: 1, Chunk: 1}})
+	require.NoError(t, err)
+	require.Equal(t, []agent.OutputChunk{{ConversationID: run.ConversationID, RunID: run.RunID, RootRunID: run.RunID, NodeID: "a", CommandID: "a",
+		Attempt: 1, Chunk: 3, Channel: "text", Text: "three"}}, chunks)
+
+	// A new dispatch begins from nothing, whatever a reader has of the old one.
+	b.expire(t, a)
+	b.begins(t, command{run: run, id: "a", inner: true, attempt: 2})
+	require.Equal(t, []string{"c.1.1 c"}, b.output(t, mine))
+	b.says(t, a, 1, 4, "zombie")
+	b.says(t, a, 2, 1, "anew")
+	require.Equal(t, []string{"a.2.1 anew", "c.1.1 c"}, b.output(t, mine, agent.OutputCursor{RunID: run.RunID, CommandID: "a", Attempt: 1, Chunk: 3}))
+}
+
+func TestOutputIsGoneWhenItsCommandIsDecided(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	scope := agent.LogScope{ConversationID: run.ConversationID}
+	for name, decide := range map[string]func(c command){
+		"commit": func(c command) { b.commits(t, c, 1, `1`) },
+		"release": func(c command) {
+			_, err := b.Conclude(t.Context(), c.conclude(1, agent.Released, agent.Transient(agent.CodeModelStream, "x")))
+			require.NoError(t, err)
+		},
+		"fail": func(c command) {
+			_, err := b.Conclude(t.Context(), c.conclude(1, agent.CommandFailed, agent.Failed(agent.CodeModelFailed, "x")))
+			require.NoError(t, err)
+		},
+		"settle": func(c command) {
+			_, err := b.Settle(t.Context(), agent.SettleCall{Call: c.call()})
+			require.NoError(t, err)
+		},
+	} {
+		c := command{run: run, id: name, inner: true}
+		b.begins(t, c)
+		b.says(t, c, 1, 1, "x")
+		require.Len(t, b.output(t, scope), 1, name)
+		decide(c)
+		require.Zero(t, value[int](t, b, `SELECT count(*)::int FROM model_output`), name)
+		b.says(t, c, 1, 2, "late")
+		require.Zero(t, value[int](t, b, `SELECT count(*)::int FROM model_output`), name)
+	}
+}
+
+func TestOutputWakesReaders(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, nil)
+	c := command{run: run, id: "a"}
+	b.begins(t, c)
+	awaitListening(t, b, 1)
+	other := open(t, b.url, 0)
+	news, cancel := b.Subscribe(run.ConversationID)
+	defer cancel()
+	drain(news)
+	require.NoError(t, other.AppendOutput(t.Context(), run.RunID, "a", 1, []agent.OutputChunk{{Chunk: 1, Channel: "text", Text: "x"}}))
+	awaitClosed(t, news)
+}
