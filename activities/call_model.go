@@ -25,7 +25,9 @@ func (a *Activities) CallModel(ctx context.Context, in agent.ModelCall) (agent.M
 	if in.Turn > 0 {
 		kind = agent.ReactNode
 		c.checkpoint = agent.LLMComplete
-		request, err = a.turnRequest(ctx, &run, in)
+		if c.asksOn, err = a.asksOn(ctx, in); err == nil {
+			request, err = a.turnRequest(ctx, &run, in)
+		}
 	} else {
 		request, fault, err = a.nodeRequest(ctx, &run, plan, in.NodeID)
 	}
@@ -177,6 +179,20 @@ func (a *Activities) turnRequest(ctx context.Context, run *agent.Run, in agent.M
 	turns, err := a.turns(ctx, in)
 	request.Messages = append(request.Messages, turns...)
 	return request, err
+}
+
+// asksOn reports whether the record holds an answer of this turn that asks for tools, so that injecting it does not end the
+// loop.
+func (a *Activities) asksOn(ctx context.Context, in agent.ModelCall) (bool, error) {
+	recorded, err := a.ledger.Results(ctx, in.RunID, []string{in.CommandID})
+	if err != nil || recorded[in.CommandID].State != agent.Committed {
+		return false, err
+	}
+	var reply model.Reply
+	if err := json.Unmarshal(recorded[in.CommandID].Result, &reply); err != nil {
+		return false, agent.Failed(agent.CodeInternal, "run %s: command %s: recorded answer: %w", in.RunID, in.CommandID, err)
+	}
+	return len(reply.ToolCalls) > 0, nil
 }
 
 // turns are the messages of a loop's turns before the one that is asked for.

@@ -130,6 +130,10 @@ func planResult(r effectResult, d *agent.Definition, promptHash string) (effectR
 	if err := json.Unmarshal(jsonIn(reply.Text), &plan); err != nil {
 		return effectResult{}, agent.Failed(agent.CodeInvalidPlan, "the planner's answer is not a plan: %w", err)
 	}
+	if most := d.Limits.MaxSteps; most > 0 && len(plan.Nodes) > most {
+		return effectResult{}, agent.Failed(agent.CodeInvalidPlan, "%w", &agent.PlanError{Faults: []agent.PlanFault{
+			{Pointer: "/nodes", Message: fmt.Sprintf("%d nodes; this run may have %d", len(plan.Nodes), most)}}})
+	}
 	check, err := tool.CheckPlans(d.Tools)
 	if err != nil {
 		return effectResult{}, agent.Failed(agent.CodeInternal, "check plans: %w", err)

@@ -47,7 +47,7 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (comman
 			return command{}, err
 		}
 		args = json.RawMessage(asked.Arguments)
-		c.checkpoint = agent.ToolComplete
+		c.begin.Checkpoint, c.checkpoint = agent.ToolStart, agent.ToolComplete
 		c.failureMessage = &agent.Message{Role: agent.ToolMessage, ToolCallID: asked.ID, ToolName: asked.Name, CommandID: in.CommandID}
 	} else {
 		node, ok := plan.Node(in.NodeID)
@@ -63,9 +63,7 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (comman
 		fault = a.checkTool(&run.Definition, in.Tool, args)
 	}
 	if fault == nil {
-		if by, ok := a.lookup(in.Tool).(tool.EffectOf); ok {
-			c.begin.Effect = by.EffectOf(args)
-		}
+		c.begin.Effect = tool.ClassOf(a.lookup(in.Tool), args)
 	}
 	c.begin.Input, c.begin.InputHash = recordable(args), inputHash(string(agent.ToolCommand), in.Tool, args)
 	c.effect = func(ctx context.Context, d dispatch) (effectResult, error) {
@@ -78,7 +76,7 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (comman
 			return effectResult{}, err
 		}
 		if !json.Valid(output) {
-			return effectResult{}, agent.Failed(agent.CodeToolFailed, "tool %s gave an output that is not JSON", in.Tool)
+			return effectResult{}, notJSON(c.begin.Effect, in.Tool)
 		}
 		result := effectResult{result: output, event: agent.CommandCommittedData{Kind: agent.ToolCommand, Tool: in.Tool, Output: agent.ShowValue(output)}}
 		if c.failureMessage != nil {
@@ -89,6 +87,14 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (comman
 		return result, nil
 	}
 	return c, nil
+}
+
+// notJSON is the failure of a tool that has done its work and cannot say what it gave.
+func notJSON(effect agent.EffectClass, name string) error {
+	if effect == agent.External { // it may have taken place, and must not be tried again as if it had not
+		return agent.Unknown(agent.CodeToolFailed, "tool %s gave an output that is not JSON", name)
+	}
+	return agent.Failed(agent.CodeToolFailed, "tool %s gave an output that is not JSON", name)
 }
 
 // askedFor finds the tool call that a model's recorded answer asks for.

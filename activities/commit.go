@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"go.temporal.io/sdk/activity"
@@ -19,6 +20,8 @@ type command struct {
 	begin agent.Begin
 	// checkpoint is taken at the commit when the command does not end its node.
 	checkpoint agent.CheckpointType
+	// asksOn: the record holds the command's result already, and it does not end the node, whatever the call says.
+	asksOn bool
 	// failureMessage is what the conversation keeps when the command fails for good, nil for nothing.
 	failureMessage *agent.Message
 	// effect does what the command is for. Its context ends on user cancel, on a stale epoch, at the deadline or at the end of
@@ -47,6 +50,7 @@ const (
 	renewEvery     = 5 * time.Second
 	heartbeatEvery = 2 * time.Second
 	ledgerTimeout  = 10 * time.Second
+	beginTimeout   = 30 * time.Second
 	// commitTimeout bounds the attempts to write a result whose effect has taken place.
 	commitTimeout = 45 * time.Second
 	// shutdownGrace is what an effect at work gets when its worker stops.
@@ -70,16 +74,15 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 	durable := context.WithoutCancel(ctx)
 	info := activity.GetInfo(ctx)
 	c.begin.Call = c.call
+	c.begin.Ends = c.call.Ends && !c.asksOn
 	c.begin.Dispatch = agent.Dispatch{Epoch: c.call.Epoch, Schedule: c.call.Schedule, Attempt: info.Attempt}
 
 	stopHeartbeat := heartbeat(durable)
 	defer stopHeartbeat()
 
-	beginCtx, cancel := context.WithTimeout(durable, ledgerTimeout)
-	begun, err := a.ledger.Begin(beginCtx, c.begin)
-	cancel()
+	begun, err := a.beginCommand(durable, c.begin)
 	if err != nil {
-		return agent.CommandRow{}, crossing(err)
+		return agent.CommandRow{}, err
 	}
 	switch begun.Verdict {
 	case agent.MayExecute, agent.MayExecuteAgain, agent.MayProceed:
@@ -97,12 +100,25 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 	return agent.CommandRow{}, final(agent.CodeInternal, "command %s: unknown verdict %q", c.call.CommandID, begun.Verdict)
 }
 
+// beginCommand asks for leave to execute. A reply that is lost is asked for again at once: the row tells a dispatch that it
+// holds the command, where a later attempt could only wait for its lease to end and call an external effect in doubt.
+func (a *Activities) beginCommand(ctx context.Context, begin agent.Begin) (begun agent.Begun, err error) {
+	ctx, cancel := context.WithTimeout(ctx, beginTimeout)
+	defer cancel()
+	err = untilAnswered(ctx, func(ctx context.Context) error {
+		begun, err = a.ledger.Begin(ctx, begin)
+		return err
+	})
+	return begun, err
+}
+
 // execute runs the effect of a command that this dispatch holds, and writes how it ended.
 func (a *Activities) execute(ctx context.Context, c command, begun agent.Begun) (agent.CommandRow, error) {
 	durable := context.WithoutCancel(ctx)
 	effectCtx, end := a.effectContext(ctx, c, begun)
+	defer end()
 	started := time.Now()
-	result, err := c.effect(effectCtx, dispatch{no: begun.DispatchNo, key: agent.IdempotencyKey(c.call.RunID, c.call.CommandID)})
+	result, err := a.perform(effectCtx, c, dispatch{no: begun.DispatchNo, key: agent.IdempotencyKey(c.call.RunID, c.call.CommandID)})
 	cause := context.Cause(effectCtx)
 	end()
 	latency := time.Since(started)
@@ -110,6 +126,17 @@ func (a *Activities) execute(ctx context.Context, c command, begun agent.Begun) 
 		return a.commit(durable, c, begun, result, latency)
 	}
 	return a.conclude(durable, c, begun, err, cause, latency)
+}
+
+// perform does what the command is for. A panic is an error like any other that says nothing of the effect.
+func (a *Activities) perform(ctx context.Context, c command, d dispatch) (result effectResult, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			a.log.ErrorContext(ctx, "an effect panicked", "run_id", c.call.RunID, "command_id", c.call.CommandID, "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return c.effect(ctx, d)
 }
 
 // effectContext is the context of an effect. A failed heartbeat ends the activity's context, so it is not derived from it:
@@ -198,27 +225,41 @@ func (a *Activities) conclude(ctx context.Context, c command, begun agent.Begun,
 	return row, err
 }
 
-// untilWritten repeats a ledger transaction until it is known to be written. Repeating is safe: the row tells a dispatch
-// what it wrote itself.
-func untilWritten(ctx context.Context, write func(context.Context) (agent.Decided, error)) (agent.CommandRow, error) {
+// untilWritten repeats a ledger transaction until it is known to be written.
+func untilWritten(ctx context.Context, write func(context.Context) (agent.Decided, error)) (row agent.CommandRow, err error) {
+	var decided agent.Decided
+	err = untilAnswered(ctx, func(ctx context.Context) error {
+		decided, err = write(ctx)
+		return err
+	})
+	switch {
+	case err != nil:
+		return row, err
+	case !decided.Mine && decided.Row.State == agent.Dispatched:
+		return row, final(agent.CodeSuperseded, "command %s: a newer dispatch is at work", decided.Row.CommandID)
+	}
+	return *decided.Row, nil
+}
+
+// untilAnswered repeats a ledger transaction, on a new connection each time, until ctx ends or the ledger has answered: with
+// success, or with a word of its own, which comes back in the form in which it crosses Temporal. Repeating is safe: the row
+// tells a dispatch what it wrote itself.
+func untilAnswered(ctx context.Context, ask func(context.Context) error) error {
 	pause := firstBackoff
 	for {
 		attempt, cancel := context.WithTimeout(ctx, ledgerTimeout)
-		decided, err := write(attempt)
+		err := ask(attempt)
 		cancel()
 		if err == nil {
-			if !decided.Mine && decided.Row.State == agent.Dispatched {
-				return agent.CommandRow{}, final(agent.CodeSuperseded, "command %s: a newer dispatch is at work", decided.Row.CommandID)
-			}
-			return *decided.Row, nil
+			return nil
 		}
-		if _, definite := agent.AsError(err); definite {
-			return agent.CommandRow{}, crossing(err)
+		if crossed := crossing(err); crossed != err { //nolint:errorlint // the same error means that it has no word for Temporal
+			return crossed
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return agent.CommandRow{}, fmt.Errorf("the ledger does not answer: %w", err)
+			return fmt.Errorf("the ledger does not answer: %w", err)
 		}
 		pause = min(2*pause, 2*time.Second)
 	}
@@ -236,16 +277,17 @@ type ending struct {
 // judge decides what the failure of an effect means for its command: by why its context ended, if it did, then by what is
 // known about the effect, then by the effect class.
 func judge(err, cause error, effect agent.EffectClass, dispatchNo int) ending {
+	stopped := cause != nil && !errors.Is(cause, context.Canceled)
 	reason, typed := agent.AsError(err)
 	if !typed {
 		reason = agent.Unknown(agent.CodeToolFailed, "%w", err)
-		if effect == agent.Deterministic {
+		if effect == agent.Deterministic && !stopped {
 			reason.Fault = agent.FaultDefinite // it would fail the same way again
 		}
 	}
 	copied := *reason
 	reason = &copied
-	stopped := cause != nil && !errors.Is(cause, context.Canceled) && reason.Fault != agent.FaultDefinite
+	stopped = stopped && reason.Fault != agent.FaultDefinite
 	// What may have taken place outside cannot be taken back or repeated.
 	unsafe := effect == agent.External && reason.Fault != agent.FaultTransient
 	switch {

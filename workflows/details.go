@@ -54,7 +54,7 @@ func (e *execution) show(ctx workflow.Context) { workflow.SetCurrentDetails(ctx,
 
 func (e *execution) details() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "**%s** %s, epoch %d\n", e.in.Agent, e.in.Mode, e.in.Epoch)
+	b.WriteString(fmt.Sprintf("**%s** %s, epoch %d\n", e.in.Agent, e.in.Mode, e.in.Epoch))
 	if e.plan == nil {
 		b.WriteString("\nplanning\n")
 		return b.String()
@@ -65,7 +65,7 @@ func (e *execution) details() string {
 		if n.Tool != "" {
 			kind += " " + n.Tool
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", n.ID, kind, e.nodeStatus(i))
+		b.WriteString(fmt.Sprintf("| %s | %s | %s |\n", n.ID, kind, e.nodeStatus(i)))
 	}
 	return b.String()
 }
