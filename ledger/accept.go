@@ -90,7 +90,8 @@ func (l *Ledger) accept(ctx context.Context, a agent.Acceptance) (run agent.Run,
 	if err := t.accept(a); err != nil {
 		return run, false, err
 	}
-	if err := t.flush(ctx); err != nil {
+	t.queueEvents()
+	if err := tx.SendBatch(ctx, &t.writes).Close(); err != nil {
 		return run, false, err
 	}
 	if err := tx.Commit(ctx); err != nil {

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"sync"
@@ -473,4 +474,63 @@ func TestGateLargeResults(t *testing.T) {
 	nodes, err := b.NodeResults(t.Context(), run.RunID, []string{"c", "none"})
 	require.NoError(t, err)
 	require.Equal(t, map[string]agent.CommandResult{"c": {Kind: agent.ToolCommand, State: agent.Committed, Result: json.RawMessage(large)}}, nodes)
+}
+
+// A connection that is lost before the commit leaves nothing behind; trying again does the whole thing, once.
+func TestGateLosesItsConnection(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	a := command{run: run, id: "a"}
+	from := b.last(t, run) + 1
+	lose := func(call func() error) {
+		t.Helper()
+		release := b.hold(t, run.ConversationID)
+		failed := make(chan error, 1)
+		go func() { failed <- call() }()
+		b.awaitBlocked(t, 1)
+		b.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+		err := <-failed
+		require.Error(t, err)
+		_, definite := agent.AsError(err)
+		require.False(t, definite, "to be tried again")
+		release()
+	}
+	lose(func() error { _, err := b.Begin(t.Context(), a.begin()); return err })
+	require.Equal(t, from-1, b.last(t, run))
+	b.begins(t, a)
+	lose(func() error { _, err := b.Commit(t.Context(), a.commit(1, `1`)); return err })
+	require.Equal(t, agent.Dispatched, b.row(t, a).State)
+	b.commits(t, a, 1, `1`)
+	require.Equal(t, []agent.EventType{agent.NodeStarted, agent.CommandEmitted, agent.CommandCommitted, agent.NodeFinished, agent.CheckpointSaved},
+		b.types(t, run, from))
+}
+
+// A call that gives up, or is refused, takes no connection and no lock along.
+func TestGateLeavesNoTransactionOpen(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	one := open(t, b.url, 1)
+	release := b.hold(t, run.ConversationID)
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := one.Begin(ctx, command{run: run, id: "a"}.begin())
+		failed <- err
+	}()
+	b.awaitBlocked(t, 1)
+	cancel()
+	require.ErrorIs(t, <-failed, context.Canceled)
+	release()
+	for _, c := range []command{{run: run, id: "a", epoch: 7}, {run: agent.Run{RunID: newID()}, id: "a"}} {
+		_, err := one.Begin(t.Context(), c.begin())
+		require.Error(t, err)
+	}
+	_, err := one.Commit(t.Context(), command{run: run, id: "a"}.commit(1, `1`))
+	require.ErrorContains(t, err, "never dispatched")
+	b.begins(t, command{run: run, id: "a"})
+	require.Zero(t, value[int](t, b, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`))
+	_, err = one.Begin(t.Context(), command{run: run, id: "b"}.begin())
+	require.NoError(t, err)
 }

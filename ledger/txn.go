@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"runledger/agent"
 )
@@ -17,7 +18,7 @@ import (
 // in the lock order run, conversation, command; it collects what is to be written in memory; and it writes and commits in
 // one more round trip.
 type txn struct {
-	tx  pgx.Tx
+	tx  session
 	now time.Time
 
 	run     runHead
@@ -54,29 +55,48 @@ type txnScope struct {
 // write runs one transaction: open, decide, write, commit. When decide returns an error nothing is
 // written.
 func (l *Ledger) write(ctx context.Context, scope txnScope, decide func(*txn) error) error {
-	tx, err := l.pool.Begin(ctx)
+	conn, err := l.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	t := &txn{tx: tx}
+	// A connection that is given back inside a transaction is closed, which undoes it even if this Exec cannot.
+	defer conn.Release()
+	t := &txn{tx: conn}
+	if err := t.transact(ctx, scope, decide); err != nil {
+		if conn.Conn().PgConn().TxStatus() != 'I' {
+			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+			defer cancel()
+			_, _ = conn.Exec(undo, "ROLLBACK")
+		}
+		return err
+	}
+	if len(t.newEvents) > 0 {
+		l.notifier.news(t.run.conversationID, false)
+	}
+	return nil
+}
+
+// undoTimeout bounds the rollback of a transaction; after it the connection is closed.
+const undoTimeout = 5 * time.Second
+
+func (t *txn) transact(ctx context.Context, scope txnScope, decide func(*txn) error) error {
 	if err := t.open(ctx, scope); err != nil {
 		return err
 	}
 	if err := decide(t); err != nil {
 		return err
 	}
-	wrote := len(t.newEvents) > 0
-	if err := t.flush(ctx); err != nil {
-		return err
-	}
-	if err := tx.Commit(ctx); err != nil {
-		return err
-	}
-	if wrote {
-		l.notifier.news(t.run.conversationID, false)
-	}
-	return nil
+	t.queueEvents()
+	t.writes.Queue("COMMIT")
+	return t.tx.SendBatch(ctx, &t.writes).Close()
+}
+
+// session is what a transaction needs of its connection: a pgx.Tx, or a connection that begins and commits by batches.
+type session interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
 const (
@@ -92,6 +112,7 @@ const (
 
 func (t *txn) open(ctx context.Context, scope txnScope) error {
 	var batch pgx.Batch
+	batch.Queue("BEGIN")
 	runLock := "FOR SHARE"
 	if scope.changesRun {
 		runLock = "FOR NO KEY UPDATE"
@@ -238,7 +259,8 @@ func (t *txn) message(m *agent.Message) error {
 	return nil
 }
 
-func (t *txn) flush(ctx context.Context) error {
+// queueEvents queues the new events, and the counter behind them.
+func (t *txn) queueEvents() {
 	if n := len(t.newEvents); n > 0 {
 		types, data := make([]string, n), make([]string, n)
 		nodes, commands := make([]string, n), make([]string, n)
@@ -258,10 +280,6 @@ func (t *txn) flush(ctx context.Context) error {
 			types, data, nodes, commands, attempts, facts)
 		t.writes.Queue(`UPDATE conversations SET last_sequence = $2, updated_at = $3 WHERE id = $1`, t.run.conversationID, t.last, t.now)
 	}
-	if t.writes.Len() == 0 {
-		return nil
-	}
-	return t.tx.SendBatch(ctx, &t.writes).Close()
 }
 
 // nullJSON gives a document as a json column takes it.
