@@ -25,7 +25,7 @@ func (a *Activities) CallModel(ctx context.Context, in agent.ModelCall) (agent.M
 	if in.Turn > 0 {
 		kind = agent.ReactNode
 		c.checkpoint = agent.LLMComplete
-		if c.asksOn, err = a.asksOn(ctx, in); err == nil {
+		if c.mayGoOn, err = a.mayGoOn(ctx, in); err == nil {
 			request, err = a.turnRequest(ctx, &run, in)
 		}
 	} else {
@@ -181,16 +181,16 @@ func (a *Activities) turnRequest(ctx context.Context, run *agent.Run, in agent.M
 	return request, err
 }
 
-// asksOn reports whether the record holds an answer of this turn that asks for tools, so that injecting it does not end the
-// loop.
-func (a *Activities) asksOn(ctx context.Context, in agent.ModelCall) (bool, error) {
+// mayGoOn is false when the record holds an answer of this turn that asks for no tool: it ends the loop when it is injected.
+// An answer that asks for tools does not, nor does one that a late dispatch commits in this moment, which has seen to it.
+func (a *Activities) mayGoOn(ctx context.Context, in agent.ModelCall) (bool, error) {
 	recorded, err := a.ledger.Results(ctx, in.RunID, []string{in.CommandID})
 	if err != nil || recorded[in.CommandID].State != agent.Committed {
-		return false, err
+		return true, err
 	}
 	var reply model.Reply
 	if err := json.Unmarshal(recorded[in.CommandID].Result, &reply); err != nil {
-		return false, agent.Failed(agent.CodeInternal, "run %s: command %s: recorded answer: %w", in.RunID, in.CommandID, err)
+		return true, agent.Failed(agent.CodeInternal, "run %s: command %s: recorded answer: %w", in.RunID, in.CommandID, err)
 	}
 	return len(reply.ToolCalls) > 0, nil
 }

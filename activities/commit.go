@@ -20,8 +20,8 @@ type command struct {
 	begin agent.Begin
 	// checkpoint is taken at the commit when the command does not end its node.
 	checkpoint agent.CheckpointType
-	// asksOn: the record holds the command's result already, and it does not end the node, whatever the call says.
-	asksOn bool
+	// mayGoOn: only the result tells whether the command ends its node, and the record holds none that does.
+	mayGoOn bool
 	// failureMessage is what the conversation keeps when the command fails for good, nil for nothing.
 	failureMessage *agent.Message
 	// effect does what the command is for. Its context ends on user cancel, on a stale epoch, at the deadline or at the end of
@@ -74,7 +74,7 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 	durable := context.WithoutCancel(ctx)
 	info := activity.GetInfo(ctx)
 	c.begin.Call = c.call
-	c.begin.Ends = c.call.Ends && !c.asksOn
+	c.begin.Ends = c.call.Ends && !c.mayGoOn
 	c.begin.Dispatch = agent.Dispatch{Epoch: c.call.Epoch, Schedule: c.call.Schedule, Attempt: info.Attempt}
 
 	stopHeartbeat := heartbeat(durable)
