@@ -62,7 +62,6 @@ func (d *Dispatcher) Run(ctx context.Context) {
 		if ok {
 			d.lead(ctx, lost)
 			release()
-			continue
 		}
 		wait(ctx, nil, pollEvery)
 	}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"runledger/agent"
+)
+
+func TestConfigExample(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join("..", "..", "runledger.example.yaml"))
+	require.NoError(t, err)
+	cfg, err := parseConfig(raw)
+	require.NoError(t, err)
+	agents := cfg.blueprints()
+	require.Len(t, agents, 1)
+	require.Equal(t, agent.Limits{MaxSteps: 50, MaxParallel: 8, Timeout: agent.Duration(time.Hour)}, agents[0].Limits)
+	require.Equal(t, "gpt-5-mini", agents[0].Model.Model)
+}
+
+func TestConfigOfNothing(t *testing.T) {
+	t.Setenv("OPENAI_API_KEY", "")
+	t.Setenv("OPENAI_BASE_URL", "")
+	cfg, err := parseConfig(nil)
+	require.NoError(t, err)
+	require.Equal(t, []agent.Blueprint{{Name: "default", Mode: agent.ModePlan, Tools: []string{"*"},
+		Model: agent.ModelRef{Name: "default", Provider: "scripted", Model: "scripted"}}}, cfg.blueprints())
+}
+
+func TestModelOfTheEnvironment(t *testing.T) {
+	t.Setenv("OPENAI_API_KEY", "k")
+	t.Setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+	t.Setenv("OPENAI_MODEL", "local")
+	cfg, err := parseConfig(nil)
+	require.NoError(t, err)
+	require.Equal(t, modelConfig{Provider: "openai", Model: "local", BaseURL: "http://127.0.0.1:1/v1", APIKeyEnv: "OPENAI_API_KEY"}, cfg.Models["default"])
+	require.Empty(t, cfg.goOffline())
+}
+
+func TestGoOffline(t *testing.T) {
+	t.Setenv("SOME_KEY", "")
+	cfg, err := parseConfig([]byte("models: {default: {provider: openai, model: m, api_key_env: SOME_KEY}}"))
+	require.NoError(t, err)
+	_, err = cfg.clients()
+	require.ErrorContains(t, err, `"SOME_KEY"`)
+	require.Equal(t, []string{"default"}, cfg.goOffline())
+	clients, err := cfg.clients()
+	require.NoError(t, err)
+	require.NotNil(t, clients("default"))
+	require.Nil(t, clients("other"))
+}
+
+func TestBadConfig(t *testing.T) {
+	for name, c := range map[string]struct{ yaml, want string }{
+		"unknown key":          {"models:\n  default: {provider: scripted}\nagent: {}\n", "line 3: unknown key agent"},
+		"unknown nested key":   {"agents:\n  default:\n    mod: plan\n", "line 3: unknown key mod"},
+		"wrong type":           {"agents:\n  default:\n    limits: {max_steps: many}\n", "line 3"},
+		"duration without":     {"agents: {default: {limits: {timeout: 10}}}", `duration "10"`},
+		"unknown provider":     {"models: {default: {provider: magic, model: m}}", "models.default.provider"},
+		"missing model":        {"models: {default: {provider: openai}}", "models.default.model"},
+		"agent without model":  {"models: {x: {provider: scripted}}\nagents: {a: {model: y}}", "agents.a.model"},
+		"unknown mode":         {"agents: {a: {mode: dream}}", "agents.a.mode"},
+		"negative limit":       {"agents: {a: {limits: {max_steps: -1}}}", "agents.a.limits"},
+		"server without a way": {"mcp_servers: {s: {}}", "mcp_servers.s"},
+		"bad effect":           {"mcp_servers: {s: {command: [x], effects: {t: maybe}}}", "mcp_servers.s"},
+		"bad http effect":      {"tools: {http_request: {effects: {GET: maybe}}}", "tools"},
+		"not YAML":             {"{", "yaml"},
+		"two documents":        {"models: {default: {provider: scripted}}\n---\nagents: {}\n", "more than one document"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := parseConfig([]byte(c.yaml))
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+func TestMissingConfigFile(t *testing.T) {
+	t.Chdir(t.TempDir())
+	_, err := loadConfig("")
+	require.NoError(t, err)
+	_, err = loadConfig("nowhere.yaml")
+	require.ErrorContains(t, err, "nowhere.yaml")
+}

@@ -1,0 +1,194 @@
+package dispatch_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+
+	"runledger/agent"
+	"runledger/dispatch"
+	"runledger/ledger"
+)
+
+// outbox is an outbox in memory, with the ledger's rules: the first undelivered intent of each run, and an attempt counted
+// when it is claimed.
+type outbox struct {
+	mu        sync.Mutex
+	intents   []*row
+	news      chan struct{}
+	delivered chan ledger.Intent
+	lead      chan struct{}
+	lost      chan struct{}
+}
+
+type row struct {
+	ledger.Intent
+	done   bool
+	failed int
+}
+
+func newOutbox(intents ...ledger.Intent) *outbox {
+	o := &outbox{news: make(chan struct{}, 1), delivered: make(chan ledger.Intent, 100), lead: make(chan struct{}, 100), lost: make(chan struct{})}
+	for i, intent := range intents {
+		intent.ID = int64(i + 1)
+		o.intents = append(o.intents, &row{Intent: intent})
+	}
+	return o
+}
+
+// Lead gives the place with a connection that a test can lose once.
+func (o *outbox) Lead(context.Context) (<-chan struct{}, func(), bool, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	lost := o.lost
+	o.lost = nil
+	o.lead <- struct{}{}
+	return lost, func() {}, true, nil
+}
+
+func (o *outbox) SubscribeIntents() (<-chan struct{}, func()) { return o.news, func() {} }
+
+func (o *outbox) NextIntent(context.Context) (time.Duration, bool, error) {
+	return time.Hour, true, nil
+}
+
+func (o *outbox) ClaimIntents(_ context.Context, limit int) (claimed []ledger.Intent, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	waiting := map[string]bool{}
+	for _, r := range o.intents {
+		if !r.done && !waiting[r.RunID] && len(claimed) < limit {
+			waiting[r.RunID] = true
+			r.Attempts++
+			claimed = append(claimed, r.Intent)
+		}
+	}
+	return claimed, nil
+}
+
+func (o *outbox) IntentDelivered(_ context.Context, i ledger.Intent) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.intents[i.ID-1].done = true
+	o.delivered <- i
+	return nil
+}
+
+func (o *outbox) IntentFailed(_ context.Context, i ledger.Intent, retryIn time.Duration, cause error) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.intents[i.ID-1].failed++
+	if retryIn <= 0 || cause == nil {
+		return errors.New("a failure needs a pause and a cause")
+	}
+	return nil
+}
+
+func (o *outbox) StartInput(_ context.Context, runID string) (agent.RunInput, error) {
+	return agent.RunInput{RunID: runID, Epoch: 1, Agent: "default", Mode: agent.ModePlan}, nil
+}
+
+// temporal notes what it is told, and answers with the errors it was given, one each.
+type temporal struct {
+	mu     sync.Mutex
+	told   []string
+	errors []error
+}
+
+func (t *temporal) answer(what string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.told = append(t.told, what)
+	if len(t.errors) == 0 {
+		return nil
+	}
+	err := t.errors[0]
+	t.errors = t.errors[1:]
+	return err
+}
+
+func (t *temporal) ExecuteWorkflow(_ context.Context, o client.StartWorkflowOptions, name any, args ...any) (client.WorkflowRun, error) {
+	if name != agent.WorkflowName || args[0].(agent.RunInput).RunID != o.ID || !o.WorkflowExecutionErrorWhenAlreadyStarted {
+		return nil, errors.New("started otherwise than agreed")
+	}
+	return nil, t.answer("start " + o.ID)
+}
+
+func (t *temporal) SignalWorkflow(_ context.Context, id, _, name string, arg any) error {
+	raw, err := json.Marshal(arg)
+	if err != nil {
+		return err
+	}
+	return t.answer(name + " " + id + " " + string(raw))
+}
+
+// run dispatches until n intents are delivered.
+func run(t *testing.T, o *outbox, temporal *temporal, n int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		d := dispatch.Dispatcher{Outbox: o, Temporal: temporal, TaskQueue: "q", Log: slog.New(slog.DiscardHandler)}
+		d.Run(ctx)
+	}()
+	for range n {
+		<-o.delivered
+	}
+	cancel()
+	<-ended
+}
+
+func TestIntentsOfARunGoInOrder(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(ledger.Intent{RunID: "r", Kind: ledger.StartIntent, Epoch: 1},
+		ledger.Intent{RunID: "r", Kind: ledger.CancelIntent, Payload: json.RawMessage(`{"by": "me", "reason": "enough"}`)})
+	tp := &temporal{}
+	run(t, o, tp, 2)
+	require.Equal(t, []string{"start r", `cancel r {"id":2,"by":"me","reason":"enough"}`}, tp.told)
+}
+
+func TestWhatFailsIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(ledger.Intent{RunID: "r", Kind: ledger.StartIntent, Epoch: 1})
+	tp := &temporal{errors: []error{serviceerror.NewUnavailable("away"), serviceerror.NewUnavailable("away")}}
+	run(t, o, tp, 1)
+	require.Equal(t, []string{"start r", "start r", "start r"}, tp.told)
+	require.Equal(t, 2, o.intents[0].failed)
+}
+
+// TestDeliveredTwice: a start whose delivery was not marked is delivered again and finds the run started; a signal may find
+// that the execution has ended.
+func TestDeliveredTwice(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(ledger.Intent{RunID: "r", Kind: ledger.StartIntent, Epoch: 1}, ledger.Intent{RunID: "r", Kind: ledger.CancelIntent, Payload: json.RawMessage(`{}`)})
+	tp := &temporal{errors: []error{serviceerror.NewWorkflowExecutionAlreadyStarted("there", "", ""), serviceerror.NewNotFound("gone")}}
+	run(t, o, tp, 2)
+	require.Zero(t, o.intents[0].failed+o.intents[1].failed)
+}
+
+func TestALostPlaceIsTakenAgain(t *testing.T) {
+	t.Parallel()
+	o := newOutbox()
+	lost := o.lost
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		d := dispatch.Dispatcher{Outbox: o, Temporal: &temporal{}, TaskQueue: "q", Log: slog.New(slog.DiscardHandler)}
+		d.Run(ctx)
+	}()
+	<-o.lead
+	close(lost)
+	<-o.lead
+	cancel()
+	<-ended
+}
