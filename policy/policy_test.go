@@ -54,6 +54,13 @@ func TestAuditReplay(t *testing.T) {
 	}
 }
 
+func TestReplayThatIsUnknownForbids(t *testing.T) {
+	t.Parallel()
+	odd := &policy.Rules{Replay: "rehearsal"} // of a newer version's record
+	require.Equal(t, policy.Forbid, policy.Decide(odd, policy.Command{Effect: agent.External}))
+	require.Equal(t, policy.Inject, policy.Decide(odd, policy.Command{Effect: agent.External, Recorded: true}))
+}
+
 func classes() []agent.EffectClass {
 	return []agent.EffectClass{agent.Deterministic, agent.Idempotent, agent.External}
 }
