@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
+	"runledger/devstack"
 )
 
 // localConfig is the offline model, and tools that may call this machine.
@@ -30,9 +33,8 @@ const question = "What is 17 * 23, and what time is it in Tokyo?"
 // TestDevFromNothing is the README's first run: one command, one request, the record, and the same record again.
 func TestDevFromNothing(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	dev := start(t, dir, nil, "dev", "--listen", "127.0.0.1:0")
-	c := &client{url: strings.Fields(dev.line(t, "  API "))[1]}
+	dir := devDir(t)
+	dev, c := startDev(t, dir)
 	ui := strings.Fields(dev.line(t, "Temporal UI"))[2]
 	res := c.send(t.Context(), t, http.MethodPost, "/api/v1/agent/run/stream", nil, object{"input": question})
 	frames := readStream(t, res)
@@ -60,13 +62,27 @@ func TestDevFromNothing(t *testing.T) {
 
 	// A second start with the same data finds the run.
 	dev.stop(t)
-	dev = start(t, dir, nil, "dev", "--listen", "127.0.0.1:0")
-	c = &client{url: strings.Fields(dev.line(t, "  API "))[1]}
+	_, c = startDev(t, dir)
 	later := numbered(t, c.stream(t, runID, 0, "run"))
 	require.Equal(t, len(ids), len(later))
 	for i := range ids {
 		require.Equal(t, ids[i].Bytes, later[i].Bytes)
 	}
+}
+
+// devDir is a working directory for dev. What dev keeps, in the directory or outside of it, is removed at the end.
+func devDir(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	t.Cleanup(func() { require.NoError(t, devstack.Reset(context.Background(), filepath.Join(dir, ".runledger"))) })
+	return dir
+}
+
+// startDev starts dev as the README does, but for the port, and returns it with its client when it is up.
+func startDev(t testing.TB, dir string) (*process, *client) {
+	t.Helper()
+	dev := start(t, dir, nil, "dev", "--listen", "127.0.0.1:0")
+	return dev, &client{url: strings.Fields(dev.line(t, "  API "))[1]}
 }
 
 // inOrder checks that names holds want as a subsequence.
@@ -224,4 +240,22 @@ func (c *client) follow(ctx context.Context, runID string, seen chan<- struct{})
 		}
 	}
 	return frames
+}
+
+// TestDevGoesOn stops dev in the middle of a run, as Ctrl-C does, and starts it again.
+func TestDevGoesOn(t *testing.T) {
+	t.Parallel()
+	dir, fx := devDir(t), startEffects(t)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "runledger.yaml"), []byte(localConfig), 0o600))
+	dev, c := startDev(t, dir)
+	run := c.post(t, object{"input": "two", "plan": object{"nodes": []any{fx.get("n1", "/do/1"), fx.get("n2", "/hold/2", "n1")}}})
+	require.Equal(t, run.RunID+"/n2", fx.held(t))
+	dev.stop(t)
+	fx.letGo()
+	_, c = startDev(t, dir)
+	frames := c.finished(t, run.RunID)
+	require.Equal(t, agent.RunCompleted, frames[len(frames)-1].Event.Type)
+	require.Equal(t, 1, count(frames, agent.PlanGenerated))
+	require.Equal(t, 1, fx.count(run.RunID+"/n1"))
+	require.Equal(t, 1, fx.count(run.RunID+"/n2"))
 }
