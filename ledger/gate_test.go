@@ -334,6 +334,24 @@ func TestGateReleasesAtMostFiveDispatches(t *testing.T) {
 	require.Equal(t, agent.InjectFailure, b.begin(t, command{run: run, id: "a", attempt: 6}).Verdict)
 }
 
+// One attempt of Temporal may dispatch a command twice, when it let go in between: the first execution's word is old.
+func TestGateTellsTheExecutionsOfOneAttemptApart(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	c := command{run: run, id: "a"}
+	_, err := b.Conclude(t.Context(), c.conclude(b.begins(t, c), agent.Released, agent.Transient(agent.CodeToolFailed, "x")))
+	require.NoError(t, err)
+	require.Equal(t, 2, b.begins(t, c))
+	decided, err := b.Commit(t.Context(), c.commit(1, `"first"`))
+	require.NoError(t, err)
+	require.False(t, decided.Mine)
+	decided, err = b.Conclude(t.Context(), c.conclude(1, agent.CommandFailed, agent.Failed(agent.CodeToolFailed, "x")))
+	require.NoError(t, err)
+	require.False(t, decided.Mine)
+	b.commits(t, c, 2, `"second"`)
+}
+
 func TestGateGivesUpOnWorkersThatAreLost(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

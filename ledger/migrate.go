@@ -42,7 +42,8 @@ func migrationProvider(url string) (*goose.Provider, func(), error) {
 		closeDB()
 		return nil, nil, err
 	}
-	locker, err := lock.NewPostgresSessionLocker()
+	// Asked every second for five minutes; by default it is every five seconds, which a second process would wait for nothing.
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
 	if err != nil {
 		closeDB()
 		return nil, nil, err
