@@ -54,6 +54,8 @@ type execution struct {
 	working agent.Bits
 	busy    int
 	parked  int
+	// failure is set when the run cannot go on: the first node that failed and that its plan does not go on without.
+	failure *agent.Error
 	// ended tells the scheduler of the plan's nodes that one has come to rest.
 	ended workflow.Channel
 	// final is the command whose result is the run's output; over is set when its end is being written.

@@ -115,6 +115,15 @@ func TestFailureStartsNothingNewAndWaitsForWhatIsAtWork(t *testing.T) {
 	require.Less(t, w.at(agent.NodeFinished, "b"), w.at(agent.RunFailed, "a"))
 }
 
+func TestFailureOfAnotherNodeEndsTheTries(t *testing.T) {
+	t.Parallel()
+	w := run(t, input(graph(work("a"), work("b").tries(5), say("c", "a", "b"))), script{
+		"a": {{ends: fails, code: agent.CodeToolFailed, takes: time.Hour}}, "b": {{ends: fails, takes: 2 * time.Hour}},
+	})
+	require.Equal(t, agent.CodeToolFailed, w.failure())
+	require.Equal(t, []string{"a", "b"}, w.commands())
+}
+
 func TestFirstFailureIsTheRuns(t *testing.T) {
 	t.Parallel()
 	w := run(t, input(graph(work("a"), work("b"), say("c", "a", "b"))), script{

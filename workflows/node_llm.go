@@ -7,12 +7,12 @@ import (
 )
 
 // runLLM asks a model once.
-func (e *execution) runLLM(ctx workflow.Context, i int) *agent.Error {
+func (e *execution) runLLM(ctx workflow.Context, i int) {
 	for try := 1; ; try++ {
 		call := e.nodeCall(i, try)
 		reply := e.callModel(ctx, agent.ModelCall{Call: call}, "llm - node "+call.NodeID)
-		if again, failure := e.endSingle(ctx, i, try, call.CommandID, reply.Reply); !again {
-			return failure
+		if again := e.endSingle(ctx, i, try, call.CommandID, reply.Reply); !again {
+			return
 		}
 	}
 }

@@ -10,11 +10,12 @@ import (
 
 // runReact lets a model call tools in turns until it answers. The calls of one turn run side by side; what they give, a
 // failure too, is what the model reads in the next turn.
-func (e *execution) runReact(ctx workflow.Context, i int) *agent.Error {
+func (e *execution) runReact(ctx workflow.Context, i int) {
 	n := e.plan.Nodes[i]
 	for turn := 1; ; turn++ {
 		if turn > e.in.Limits.MaxSteps {
-			return e.nodeFailed(ctx, i, agent.Failed(agent.CodeLimit, "no answer after %d model turns", e.in.Limits.MaxSteps))
+			e.nodeFailed(ctx, i, agent.Failed(agent.CodeLimit, "no answer after %d model turns", e.in.Limits.MaxSteps))
+			return
 		}
 		call := agent.ModelCall{Turn: turn, Call: agent.Call{CommandID: agent.TurnCommandID(n.ID, turn), NodeID: n.ID, NodeIndex: i,
 			Opens: !e.state.Started.Has(i), Ends: true, Timeout: n.Timeout}}
@@ -22,19 +23,20 @@ func (e *execution) runReact(ctx workflow.Context, i int) *agent.Error {
 		switch reply.Outcome {
 		case agent.OutcomeCommitted:
 		case agent.OutcomeFailed:
-			return e.nodeFailed(ctx, i, reply.Error)
+			e.nodeFailed(ctx, i, reply.Error)
+			return
 		case agent.OutcomeInDoubt:
 			e.parkNode(ctx, i)
-			return nil
+			return
 		case agent.OutcomeAborted, agent.OutcomeUnknown:
-			return nil
+			return
 		}
 		if len(reply.Tools) == 0 {
 			e.nodeFinished(i, call.CommandID, reply.Sequence)
-			return nil
+			return
 		}
 		if !e.runTurn(ctx, i, turn, reply.Tools) {
-			return nil
+			return
 		}
 	}
 }

@@ -7,13 +7,13 @@ import (
 )
 
 // runTool calls a tool once, with the arguments that the plan holds.
-func (e *execution) runTool(ctx workflow.Context, i int) *agent.Error {
+func (e *execution) runTool(ctx workflow.Context, i int) {
 	n := e.plan.Nodes[i]
 	for try := 1; ; try++ {
 		call := agent.ToolCall{Call: e.nodeCall(i, try), Tool: n.Tool}
 		reply := e.callTool(ctx, call, n.Effect, "tool "+n.Tool+" - node "+n.ID)
-		if again, failure := e.endSingle(ctx, i, try, call.CommandID, reply); !again {
-			return failure
+		if again := e.endSingle(ctx, i, try, call.CommandID, reply); !again {
+			return
 		}
 	}
 }

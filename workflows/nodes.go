@@ -11,13 +11,10 @@ import (
 // runNodes executes the plan: nodes whose dependencies have ended, as many at once as the limit allows, in the plan's
 // order. It returns when no node is at work and none can start: with nil when the final node has finished.
 func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
-	var (
-		failure *agent.Error
-		parked  agent.Bits
-	)
+	var parked agent.Bits
 	e.ended = workflow.NewBufferedChannel(ctx, 2*len(e.plan.Nodes)) // a node parks once at most, then ends
 	for {
-		for failure == nil && ctx.Err() == nil && e.working.Count()-parked.Count() < e.in.Limits.MaxParallel {
+		for e.failure == nil && ctx.Err() == nil && e.working.Count()-parked.Count() < e.in.Limits.MaxParallel {
 			i := e.nextNode()
 			if i < 0 {
 				break
@@ -28,7 +25,7 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 		}
 		e.show(ctx)
 		// A run that has failed does not wait for a person to say what became of a command.
-		if e.working == "" || failure != nil && e.working == parked {
+		if e.working == "" || e.failure != nil && e.working == parked {
 			break
 		}
 		var end nodeEnd
@@ -46,12 +43,9 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 			e.busy--
 		}
 		e.working = e.working.Without(end.Index)
-		if failure == nil {
-			failure = end.Failure
-		}
 	}
-	if failure != nil || ctx.Err() != nil || e.replaced != nil {
-		return failure
+	if e.failure != nil || ctx.Err() != nil || e.replaced != nil {
+		return e.failure
 	}
 	if last := e.plan.Final(); !e.state.Finished.Has(last) {
 		return &agent.Error{Code: agent.CodeNodeFailed, NodeID: e.plan.Nodes[last].ID,
@@ -67,22 +61,21 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 	return nil
 }
 
-// nodeEnd tells the scheduler that a node came to rest. Failure is set when the run cannot go on. Parked: the node is not
-// at its end but waits for a person, and leaves its place to others.
+// nodeEnd tells the scheduler that a node came to rest. Parked: it is not at its end but waits for a person, and leaves its
+// place to others.
 type nodeEnd struct {
-	Index   int
-	Failure *agent.Error
-	Parked  bool
+	Index  int
+	Parked bool
 }
 
 // restOf executes a node until it has come to rest. A node that has no end then was stopped: by a cancellation, whose signal
 // may come later than the record, which the gate asks, knows of it.
 func (e *execution) restOf(ctx workflow.Context, i int) nodeEnd {
-	failure := e.runNode(ctx, i)
-	if failure == nil && !e.state.Done(i) {
+	e.runNode(ctx, i)
+	if !e.state.Done(i) {
 		untilStopped(ctx)
 	}
-	return nodeEnd{Index: i, Failure: failure}
+	return nodeEnd{Index: i}
 }
 
 // nextNode is the first node that can start, -1 when there is none. Nodes that a failure cuts off are skipped on the way.
@@ -123,35 +116,35 @@ func (e *execution) cutOff(i int) string {
 	return ""
 }
 
-// runNode executes one node to its end. The result is set when the run cannot go on without the node.
-func (e *execution) runNode(ctx workflow.Context, i int) *agent.Error {
+// runNode executes one node to its end.
+func (e *execution) runNode(ctx workflow.Context, i int) {
 	switch e.plan.Nodes[i].Kind {
 	case agent.LLMNode:
-		return e.runLLM(ctx, i)
+		e.runLLM(ctx, i)
 	case agent.ToolNode:
-		return e.runTool(ctx, i)
+		e.runTool(ctx, i)
 	case agent.ReactNode:
-		return e.runReact(ctx, i)
+		e.runReact(ctx, i)
 	default:
-		return e.nodeFailed(ctx, i, agent.Failed(agent.CodeInvalidPlan, "node kind %q is unknown to this worker", e.plan.Nodes[i].Kind))
+		e.nodeFailed(ctx, i, agent.Failed(agent.CodeInvalidPlan, "node kind %q is unknown to this worker", e.plan.Nodes[i].Kind))
 	}
 }
 
 // endSingle ends a node of one command by its outcome. again is true when the node has another try.
-func (e *execution) endSingle(ctx workflow.Context, i, try int, commandID string, reply agent.Reply) (again bool, failure *agent.Error) {
+func (e *execution) endSingle(ctx workflow.Context, i, try int, commandID string, reply agent.Reply) (again bool) {
 	switch reply.Outcome {
 	case agent.OutcomeCommitted:
 		e.nodeFinished(i, commandID, reply.Sequence)
 	case agent.OutcomeFailed:
-		if try < e.plan.Nodes[i].Tries && ctx.Err() == nil {
-			return true, nil
+		if try < e.plan.Nodes[i].Tries && ctx.Err() == nil && e.failure == nil {
+			return true
 		}
-		return false, e.nodeFailed(ctx, i, reply.Error)
+		e.nodeFailed(ctx, i, reply.Error)
 	case agent.OutcomeInDoubt:
 		e.parkNode(ctx, i)
 	case agent.OutcomeAborted, agent.OutcomeUnknown:
 	}
-	return false, nil
+	return false
 }
 
 func (e *execution) nodeFinished(i int, commandID string, sequence int64) {
@@ -171,7 +164,7 @@ func handled(n agent.ShapeNode) bool {
 }
 
 // nodeFailed ends a node that gave an error, as its on_error says.
-func (e *execution) nodeFailed(ctx workflow.Context, i int, cause *agent.Error) *agent.Error {
+func (e *execution) nodeFailed(ctx workflow.Context, i int, cause *agent.Error) {
 	n := e.plan.Nodes[i]
 	handled := handled(n)
 	e.state.Started, e.state.Failed = e.state.Started.With(i), e.state.Failed.With(i)
@@ -179,11 +172,13 @@ func (e *execution) nodeFailed(ctx workflow.Context, i int, cause *agent.Error) 
 	if handled {
 		// Dependents may refer to the error, and read it from the ledger before their own command begins.
 		e.record(ctx, "")
-		return nil
+		return
 	}
-	failure := *cause
-	failure.NodeID = n.ID
-	return &failure
+	if e.failure == nil { // at once, so that nothing starts that another end in this workflow task makes room for
+		failure := *cause
+		failure.NodeID = n.ID
+		e.failure = &failure
+	}
 }
 
 // parkNode holds a node until the run is stopped: a person has to say what became of its command.
