@@ -1,0 +1,208 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
+	sdkworker "go.temporal.io/sdk/worker"
+
+	"runledger/agent"
+	"runledger/devstack"
+	"runledger/internal/pgtest"
+	"runledger/ledger"
+	"runledger/model"
+	"runledger/tool"
+	"runledger/worker"
+)
+
+func TestMain(m *testing.M) {
+	code := pgtest.Main(m, func(ctx context.Context, url string) error {
+		_, err := ledger.Migrate(ctx, url)
+		return err
+	})
+	if err := shared.stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "end the Temporal server:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// temporalServer is the one of this test binary. Every test has a task queue of its own on it.
+type temporalServer struct {
+	once   sync.Once
+	dir    string
+	server *devstack.Temporal
+	err    error
+}
+
+// shared is the state of this process; testing gives a TestMain no other place to keep it.
+var shared temporalServer
+
+func (s *temporalServer) start() (*devstack.Temporal, error) {
+	s.once.Do(func() {
+		if s.dir, s.err = os.MkdirTemp("", "runledger-worker-test-"); s.err != nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // it may have to be built
+		defer cancel()
+		s.server, s.err = devstack.StartTemporal(ctx, devstack.TemporalConfig{DataDir: s.dir, UIPort: -1, InMemory: true})
+	})
+	return s.server, s.err
+}
+
+func (s *temporalServer) stop() error {
+	if s.dir == "" {
+		return nil
+	}
+	defer func() { _ = os.RemoveAll(s.dir) }()
+	if s.server == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return s.server.Stop(ctx)
+}
+
+// replies is a model that answers by a function of the request.
+type replies func(model.Request) (model.Reply, error)
+
+func (f replies) Generate(_ context.Context, req model.Request, emit func(model.Delta)) (model.Reply, error) {
+	reply, err := f(req)
+	if err == nil && emit != nil {
+		emit(model.Delta{Channel: model.Text, Text: reply.Text})
+	}
+	reply.Model = "test"
+	return reply, err
+}
+
+type number struct {
+	N int `json:"n"`
+}
+
+// counting is a tool that counts its executions by key and doubles its input. The input 13 is bad luck.
+type counting struct {
+	mu    sync.Mutex
+	calls map[string]int
+}
+
+func (c *counting) tool(t testing.TB) tool.Tool {
+	t.Helper()
+	double, err := tool.New(tool.Spec{Name: "double", Description: "doubles a number", Effect: agent.Idempotent},
+		func(_ context.Context, in number, call tool.Call) (number, error) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.calls[call.Key]++
+			if in.N == 13 {
+				return number{}, agent.Failed(agent.CodeToolFailed, "bad luck")
+			}
+			return number{N: 2 * in.N}, nil
+		})
+	require.NoError(t, err)
+	return double
+}
+
+// stack is a worker with a database and a task queue of its own.
+type stack struct {
+	ledger   *ledger.Ledger
+	temporal client.Client
+	tools    *tool.Set
+	counting *counting
+}
+
+func start(t *testing.T, client model.Client, more ...tool.Tool) *stack {
+	t.Helper()
+	ctx := t.Context()
+	temporal, err := shared.start()
+	require.NoError(t, err)
+	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	store, err := ledger.Open(ctx, pgtest.Database(t), ledger.Options{Log: log})
+	require.NoError(t, err)
+	t.Cleanup(store.Close)
+	c, err := worker.Dial(ctx, temporal.Address(), temporal.Namespace(), log)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	s := &stack{ledger: store, temporal: c, counting: &counting{calls: map[string]int{}}}
+	s.tools, err = tool.NewSet(append(more, s.counting.tool(t))...)
+	require.NoError(t, err)
+	stop, done := runWorker(ctx, worker.Config{Ledger: store, Temporal: c, TaskQueue: uuid.NewString(), Tools: s.tools, Log: log,
+		Models: func(string) model.Client { return client }, PanicPolicy: sdkworker.FailWorkflow})
+	t.Cleanup(func() { stop(); require.NoError(t, <-done) })
+	return s
+}
+
+func runWorker(ctx context.Context, cfg worker.Config) (stop func(), done chan error) {
+	ctx, stop = context.WithCancel(context.WithoutCancel(ctx))
+	done = make(chan error, 1)
+	go func() { done <- worker.Run(ctx, cfg) }()
+	return stop, done
+}
+
+// accept makes a run durable, as the API does.
+func (s *stack) accept(t testing.TB, mode agent.Mode, input string, plan *agent.Plan) agent.Run {
+	t.Helper()
+	id := func() string { return uuid.Must(uuid.NewV7()).String() }
+	a := agent.Acceptance{Owner: "local", NewConversation: true, Run: agent.Run{RunID: id(), ConversationID: id(), MessageID: id(),
+		RequestID: id(), Epoch: 1, Input: input}}
+	a.Run.RootRunID = a.Run.RunID
+	var err error
+	a.Run.Definition, err = agent.Blueprint{Name: "default", Mode: mode, Model: agent.ModelRef{Name: "default"}, Tools: []string{"*"}}.Resolve(s.tools.Refs())
+	require.NoError(t, err)
+	switch {
+	case mode == agent.ModeReact:
+		a.Plan, a.PlanSource = agent.ReactPlan(), "react"
+	case plan != nil:
+		check, err := tool.CheckPlans(a.Run.Definition.Tools)
+		require.NoError(t, err)
+		a.Plan, err = agent.Compile(plan, check)
+		require.NoError(t, err)
+		a.PlanSource = "caller"
+	}
+	run, created, err := s.ledger.Accept(t.Context(), a)
+	require.NoError(t, err)
+	require.True(t, created)
+	return run
+}
+
+// events waits until the run has ended and returns its log.
+func (s *stack) events(t testing.TB, run agent.Run) []agent.Event {
+	t.Helper()
+	return s.await(t, run, agent.EventType.Terminal)
+}
+
+// await waits until the run's last event is of a type, and returns its log.
+func (s *stack) await(t testing.TB, run agent.Run, wanted func(agent.EventType) bool) []agent.Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	news, stop := s.ledger.Subscribe(run.ConversationID)
+	defer stop()
+	for {
+		events, err := s.ledger.Events(ctx, agent.LogScope{ConversationID: run.ConversationID, RunID: run.RunID}, 0, 10000)
+		require.NoError(t, err)
+		if wanted(events[len(events)-1].Type) {
+			return events
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			t.Fatalf("what is waited for does not come; last event: %s", events[len(events)-1].Type)
+		}
+	}
+}
+
+func types(events []agent.Event, commandOrNode string) (names []agent.EventType) {
+	for _, e := range events {
+		if e.CommandID == commandOrNode || e.NodeID == commandOrNode {
+			names = append(names, e.Type)
+		}
+	}
+	return names
+}
