@@ -223,7 +223,7 @@ func TestLead(t *testing.T) {
 	release()
 
 	for range 20 {
-		lost, release, ok, err = other.Lead(t.Context())
+		_, release, ok, err = other.Lead(t.Context())
 		require.NoError(t, err)
 		require.True(t, ok, "release gives the place free before it returns")
 		release()
