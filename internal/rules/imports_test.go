@@ -131,7 +131,7 @@ var forTests = []string{
 }
 
 // forTestsWithServers is for tests of packages that are not pure: those may look into the database and play Temporal.
-var forTestsWithServers = []string{pgx, uuid, "go.temporal.io/sdk", "go.temporal.io/api"}
+var forTestsWithServers = []string{pgx, uuid, "go.temporal.io/sdk", "go.temporal.io/api", "google.golang.org/protobuf"}
 
 // forWorkflowTests is the test environment of workflows.
 var forWorkflowTests = []string{"go.temporal.io/sdk"}
