@@ -115,6 +115,8 @@ type stack struct {
 	temporal client.Client
 	tools    *tool.Set
 	counting *counting
+	config   worker.Config
+	stop     func() // returns when the worker has stopped
 }
 
 func start(t *testing.T, client model.Client, more ...tool.Tool) *stack {
@@ -132,17 +134,31 @@ func start(t *testing.T, client model.Client, more ...tool.Tool) *stack {
 	s := &stack{ledger: store, temporal: c, counting: &counting{calls: map[string]int{}}}
 	s.tools, err = tool.NewSet(append(more, s.counting.tool(t))...)
 	require.NoError(t, err)
-	stop, done := runWorker(ctx, worker.Config{Ledger: store, Temporal: c, TaskQueue: uuid.NewString(), Tools: s.tools, Log: log,
-		Models: func(string) model.Client { return client }, PanicPolicy: sdkworker.FailWorkflow})
-	t.Cleanup(func() { stop(); require.NoError(t, <-done) })
+	s.config = worker.Config{Ledger: store, Temporal: c, TaskQueue: uuid.NewString(), Tools: s.tools, Log: log,
+		Models: func(string) model.Client { return client }, PanicPolicy: sdkworker.FailWorkflow}
+	s.run(t)
+	t.Cleanup(func() { s.stop() })
 	return s
 }
 
-func runWorker(ctx context.Context, cfg worker.Config) (stop func(), done chan error) {
-	ctx, stop = context.WithCancel(context.WithoutCancel(ctx))
-	done = make(chan error, 1)
-	go func() { done <- worker.Run(ctx, cfg) }()
-	return stop, done
+// run starts a worker and returns when it is at work; the one before it must have stopped.
+func (s *stack) run(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ready, done := make(chan struct{}), make(chan error, 1)
+	s.config.Published = ready
+	go func() { done <- worker.Run(ctx, s.config) }()
+	s.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("stop the worker: %v", err)
+		}
+	})
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatalf("start the worker: %v", err)
+	}
 }
 
 // accept makes a run durable, as the API does.

@@ -11,6 +11,7 @@ import (
 
 	"runledger/agent"
 	"runledger/model"
+	"runledger/worker"
 )
 
 func TestPlanRun(t *testing.T) {
@@ -162,4 +163,46 @@ func (b blocking) Generate(ctx context.Context, _ model.Request, _ func(model.De
 	b.started <- struct{}{}
 	<-ctx.Done()
 	return model.Reply{}, agent.Transient(agent.CodeModelUnavailable, "stopped: %w", context.Cause(ctx))
+}
+
+func TestAnotherWorkerTakesOver(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	asked := map[string]int{}
+	atWork := make(chan struct{})
+	s := start(t, byScenario{"takeover": func(ctx context.Context, req model.Request) (model.Reply, error) {
+		mu.Lock()
+		asked[req.SchemaName]++
+		times := asked[req.SchemaName]
+		mu.Unlock()
+		switch {
+		case req.SchemaName == "plan":
+			return model.Reply{Finish: model.FinishStop, Text: `{"nodes": [{"id": "a", "kind": "tool", "tool": "double", "args": {"n": 2}}]}`}, nil
+		case times == 1:
+			close(atWork)
+			<-ctx.Done()
+			return model.Reply{}, model.ContextError(ctx)
+		}
+		return model.Reply{Text: "done", Finish: model.FinishStop}, nil
+	}})
+	run := s.accept(t, agent.ModePlan, "scenario takeover", nil)
+	<-atWork
+	s.stop()
+	s.run(t)
+	events := s.events(t, run)
+	require.Equal(t, agent.RunCompleted, events[len(events)-1].Type)
+	require.Equal(t, map[string]int{"plan": 1, "": 2}, asked, "the plan is not made again; the answer that was cut off is asked for again")
+	require.Equal(t, map[string]int{run.RunID + "/a": 1}, s.counting.calls)
+	require.Equal(t, []agent.EventType{agent.NodeStarted, agent.CommandEmitted, agent.AttemptDiscarded, agent.CommandCommitted, agent.NodeFinished,
+		agent.CheckpointSaved}, types(events, agent.AnswerNodeID))
+	requireReplays(t, s.history(t, run))
+}
+
+func TestConfigThatCannotWork(t *testing.T) {
+	t.Parallel()
+	require.ErrorContains(t, worker.Run(t.Context(), worker.Config{}), "a ledger and a Temporal client are needed")
+	s := start(t, byScenario{})
+	without := s.config
+	without.Tools, without.Published = nil, nil
+	require.ErrorContains(t, worker.Run(t.Context(), without), "no tools")
 }
