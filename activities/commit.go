@@ -50,7 +50,7 @@ const (
 	renewEvery     = 5 * time.Second
 	heartbeatEvery = 2 * time.Second
 	ledgerTimeout  = 10 * time.Second
-	beginTimeout   = 30 * time.Second
+	beginTimeout   = 15 * time.Second // with the commit's, what the workflow allows beyond the effect's time
 	// commitTimeout bounds the attempts to write a result whose effect has taken place.
 	commitTimeout = 45 * time.Second
 	// shutdownGrace is what an effect at work gets when its worker stops.

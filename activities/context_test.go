@@ -330,7 +330,7 @@ func TestLedgerThatStaysAwayEndsTheAttempt(t *testing.T) {
 		waits time.Duration // at least, before the attempt is given up
 		state agent.CommandState
 	}{
-		"from the beginning": {0, 25 * time.Second, ""},
+		"from the beginning": {0, 12 * time.Second, ""},
 		"at the commit":      {time.Second, 40 * time.Second, agent.Dispatched},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"runledger/activities"
 	"runledger/agent"
 	"runledger/model"
 )
@@ -232,4 +233,38 @@ func TestHistoryIsTheConversationBeforeTheRun(t *testing.T) {
 	require.Equal(t, []model.Message{
 		{Role: model.System, Text: "be kind"}, {Role: model.User, Text: "do it"}, {Role: model.Assistant, Text: "hello"}, {Role: model.User, Text: "do it"},
 	}, a.requests[1].Messages)
+}
+
+// noticing counts what is shown of model output.
+type noticing struct {
+	activities.Ledger
+	shown *[]string
+}
+
+func (n noticing) AppendOutput(ctx context.Context, runID, commandID string, attempt int, chunks []agent.OutputChunk) error {
+	for _, c := range chunks {
+		*n.shown = append(*n.shown, c.Text)
+	}
+	return n.Ledger.AppendOutput(ctx, runID, commandID, attempt, chunks)
+}
+
+func TestOutputOfAModelIsShownAndThatOfThePlannerIsNot(t *testing.T) {
+	t.Parallel()
+	l := setup(t)
+	l.models = (&asked{}).answers(l, func(req model.Request) model.Reply {
+		if req.SchemaName == "plan" {
+			return model.Reply{Text: plain, Finish: model.FinishStop}
+		}
+		return model.Reply{Text: "hello", Finish: model.FinishStop}
+	})
+	var shown []string
+	how := try{ledger: func(store activities.Ledger) activities.Ledger { return noticing{store, &shown} }}
+	run := l.accept(t, agent.ModePlan, "")
+	_, err := l.callPlanner(t, how, planner(run))
+	require.NoError(t, err)
+	require.Empty(t, shown)
+	run = l.accept(t, agent.ModePlan, `{"nodes": [{"id": "a", "kind": "llm", "prompt": "say hello"}]}`)
+	_, err = l.callModel(t, how, agent.ModelCall{Call: call(run, 1)})
+	require.NoError(t, err)
+	require.Equal(t, []string{"hello"}, shown)
 }

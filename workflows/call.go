@@ -121,9 +121,13 @@ func (e *execution) command(ctx workflow.Context, call agent.Call, asked policy.
 		}
 		settled, err := e.settle(ctx, call, reason)
 		if err != nil {
-			e.replaced = asAgentError(err)
+			cause := asAgentError(err)
+			if cause.Code != agent.CodeStaleEpoch {
+				return &agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeFailed, Error: cause}}
+			}
+			e.replaced = cause
 			e.cancel()
-			return unbegun(call, err.Error())
+			return unbegun(call, cause.Message)
 		}
 		if settled.Outcome != agent.OutcomeUnknown {
 			e.began(call)

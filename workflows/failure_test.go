@@ -187,6 +187,15 @@ func TestActivityErrors(t *testing.T) {
 	}
 }
 
+func TestCommandThatCannotBeSettledFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, input(graph(work("a"), say("b", "a"))), script{"a": {{ends: lost, code: agent.CodeTimeout}}})
+	w.refuseSettle = true
+	w.run()
+	require.Equal(t, agent.CodeInternal, w.failure())
+	require.Equal(t, agent.FailedStatus, w.finish.Status, "the run has an end of its own")
+}
+
 func TestStaleEpochEndsWithoutAWord(t *testing.T) {
 	t.Parallel()
 	replaced := effect{ends: refused, code: agent.CodeStaleEpoch}

@@ -81,8 +81,8 @@ type world struct {
 	rows     map[string]*agent.CommandRow
 	events   []agent.Event
 	lastFact int
-	// refuseRecord: the ledger does not take what Record brings.
-	refuseRecord bool
+	// refuseRecord and refuseSettle: the ledger does not take what they bring.
+	refuseRecord, refuseSettle bool
 	// finishing is called when Finish has begun.
 	finishing func(*world)
 	// calls are in the order in which the workflow scheduled them. atWork are the commands between begin and end, most is
@@ -341,6 +341,9 @@ func (w *world) decide(row *agent.CommandRow, state agent.CommandState, reason *
 // settle decides a command whose activity has ended in an error, as the ledger does.
 func (w *world) settle(in agent.SettleCall) pending[agent.SettleReply] {
 	return pending[agent.SettleReply]{end: func() (agent.SettleReply, error) {
+		if w.refuseSettle {
+			return agent.SettleReply{}, agent.Failed(agent.CodeInternal, "refused")
+		}
 		if err := w.check(in.Scope); err != nil {
 			return agent.SettleReply{}, err
 		}
