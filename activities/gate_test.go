@@ -282,6 +282,7 @@ func TestLateResultSettlesADoubt(t *testing.T) {
 	reply, err := l.callTool(t, how, in)
 	require.NoError(t, err)
 	require.Equal(t, agent.OutcomeCommitted, reply.Outcome)
+	require.Nil(t, reply.Error, "the doubt is over")
 	require.Equal(t, []int{1}, l.probe.of(run, "a"))
 	require.Equal(t, []agent.EventType{agent.NodeStarted, agent.CommandEmitted, agent.CommandDoubtType, agent.CommandResolved, agent.CommandCommitted,
 		agent.NodeFinished, agent.CheckpointSaved}, l.types(t, run))

@@ -233,6 +233,16 @@ func TestHistoryIsTheConversationBeforeTheRun(t *testing.T) {
 	require.Equal(t, []model.Message{
 		{Role: model.System, Text: "be kind"}, {Role: model.User, Text: "do it"}, {Role: model.Assistant, Text: "hello"}, {Role: model.User, Text: "do it"},
 	}, a.requests[1].Messages)
+
+	third := l.acceptIn(t, first.ConversationID, agent.ModePlan, `{"nodes": [{"id": "a", "kind": "llm", "prompt": "p"}, {"id": "b", "kind": "llm", "prompt": "q", "depends_on": ["a"]}]}`)
+	_, err = l.callModel(t, try{}, agent.ModelCall{Call: call(third, 1)})
+	require.NoError(t, err)
+	require.Len(t, a.requests[2].Messages, 2, "a node in the middle works on its inputs")
+	last := agent.ModelCall{Call: call(third, 2)}
+	last.CommandID, last.NodeID, last.NodeIndex = "b", "b", 1
+	_, err = l.callModel(t, try{}, last)
+	require.NoError(t, err)
+	require.Equal(t, model.Message{Role: model.Assistant, Text: "hello"}, a.requests[3].Messages[2], "the answer knows the conversation")
 }
 
 // noticing counts what is shown of model output.
