@@ -222,7 +222,7 @@ func TestHistoryIsTheConversationBeforeTheRun(t *testing.T) {
 	turn.CommandID, turn.NodeID = "main#1", agent.MainNodeID
 	_, err := l.callModel(t, try{}, turn)
 	require.NoError(t, err)
-	_, err = l.Finish(t.Context(), agent.FinishCall{Scope: turn.Scope, Status: agent.Completed, OutputCommand: "main#1"})
+	_, err = l.Finish(t.Context(), agent.FinishCall{Scope: turn.Scope, Status: agent.Completed})
 	require.NoError(t, err)
 
 	second := l.acceptIn(t, first.ConversationID, agent.ModeReact, "")

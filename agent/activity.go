@@ -27,6 +27,11 @@ type RunInput struct {
 	Agent          string `json:"agent"`
 	Mode           Mode   `json:"mode"`
 	Limits         Limits `json:"limits"`
+	// Policy is the agent's, or that of a replay.
+	Policy *Policy `json:"policy,omitempty"`
+	// Recorded are the commands whose outcome is on record, for replays that execute nothing. A live run leaves it to the
+	// gate to know.
+	Recorded []string `json:"recorded,omitempty"`
 	// Plan is set when the plan is on record already: brought by the caller, or made before a resume.
 	Plan *Shape `json:"plan,omitempty"`
 	// State is where the record stands: zero but for the start events at first, the fold at a resume.
@@ -69,6 +74,8 @@ type Call struct {
 	// Ends: committing this command ends its node.
 	Ends    bool     `json:"ends,omitempty"`
 	Timeout Duration `json:"timeout"`
+	// Refusal is set when the policy is against the command: the gate then records it and executes nothing.
+	Refusal *Refusal `json:"refusal,omitempty"`
 }
 
 // PlannerCall asks for the task graph of a run.
@@ -106,6 +113,8 @@ const (
 // Reply is what an activity tells the workflow of its command: the outcome and where the record holds it.
 type Reply struct {
 	Outcome Outcome `json:"outcome"`
+	// DispatchNo is the command's newest dispatch; of a command in doubt, the one that nobody knows about.
+	DispatchNo int `json:"dispatch_no,omitempty"`
 	// Sequence is the number of the event that decided the outcome, Hash and Bytes describe the recorded result.
 	Sequence int64  `json:"sequence_number,omitempty"`
 	Hash     string `json:"hash,omitempty"`
@@ -159,12 +168,11 @@ type SettleReply struct {
 	Plan  *Shape        `json:"plan,omitempty"`
 }
 
-// FinishCall ends an execution: it settles open commands and writes the terminal event.
+// FinishCall ends an execution: it settles open commands and writes the terminal event. The final output of a completed run
+// is that of its plan's last node, as the record has it.
 type FinishCall struct {
 	Scope
 	Status Status `json:"status"`
-	// OutputCommand is the command whose result is the run's final output.
-	OutputCommand string `json:"output_command,omitempty"`
 	// Summary says in a line what the run did.
 	Summary string `json:"summary,omitempty"`
 	Error   *Error `json:"error,omitempty"`
@@ -178,14 +186,22 @@ type FinishReply struct {
 	Sequence int64  `json:"sequence_number"`
 }
 
-// CancelSignal is the name of the signal that asks a run to stop.
-const CancelSignal = "cancel"
+// The signals of a run, each with an Intent.
+const (
+	// CancelSignal asks a run to stop.
+	CancelSignal = "cancel"
+	// ResolvedSignal tells a run that a command in doubt has been resolved, in the ledger.
+	ResolvedSignal = "resolved"
+)
 
-// Intent is what a signal carries: the id of the outbox row, by which a run drops what it has seen.
+// Intent is what a signal carries: the id of the outbox row, and what it asks or tells.
 type Intent struct {
 	ID     int64  `json:"id"`
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
+	// CommandID and DispatchNo name the dispatch that was resolved.
+	CommandID  string `json:"command_id,omitempty"`
+	DispatchNo int    `json:"dispatch_no,omitempty"`
 }
 
 // StateQuery is the name of the workflow query that shows where a run stands.

@@ -15,6 +15,7 @@ type Blueprint struct {
 	// Tools are names or patterns: "calculator", "everything/*", "*".
 	Tools  []string
 	Limits Limits
+	Policy *Policy
 }
 
 // Resolve makes the definition that becomes part of a run's record. The error names the pattern that matches no tool of
@@ -22,7 +23,7 @@ type Blueprint struct {
 func (b Blueprint) Resolve(catalog []ToolRef) (Definition, error) {
 	d := Definition{
 		Agent: b.Name, Mode: b.Mode, Model: b.Model, Instructions: b.Instructions, Tools: []ToolRef{},
-		Limits: b.Limits.Or(DefaultLimits()),
+		Limits: b.Limits.Or(DefaultLimits()), Policy: b.Policy,
 	}
 	sorted := slices.SortedFunc(slices.Values(catalog), func(a, b ToolRef) int { return strings.Compare(a.Name, b.Name) })
 	for _, pattern := range b.Tools {

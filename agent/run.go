@@ -104,6 +104,7 @@ type Definition struct {
 	Instructions string    `json:"instructions,omitempty"`
 	Tools        []ToolRef `json:"tools"`
 	Limits       Limits    `json:"limits"`
+	Policy       *Policy   `json:"policy,omitempty"`
 }
 
 // Tool finds a tool of the definition by name.

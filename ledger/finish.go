@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -153,15 +154,15 @@ func (t *txn) end(ctx context.Context, call agent.FinishCall, started bool) erro
 	)
 	switch call.Status {
 	case agent.Completed:
-		var text string
-		if text, err = t.finalOutput(ctx, call.OutputCommand); err != nil {
+		var text, command string
+		if text, command, err = t.finalOutput(ctx); err != nil {
 			return err
 		}
 		output = &text
 		if err = t.event(agent.MessageAdded, "", "", 0, agent.MessageAddedData{Role: agent.AssistantMessage, Content: text}); err != nil {
 			return err
 		}
-		if err = t.message(&agent.Message{Role: agent.AssistantMessage, Content: text, CommandID: call.OutputCommand}); err != nil {
+		if err = t.message(&agent.Message{Role: agent.AssistantMessage, Content: text, CommandID: command}); err != nil {
 			return err
 		}
 		err = t.event(agent.RunCompleted, "", "", 0, agent.RunCompletedData{FinalOutput: text, Summary: call.Summary})
@@ -198,26 +199,34 @@ func (t *txn) end(ctx context.Context, call agent.FinishCall, started bool) erro
 	return nil
 }
 
-// finalOutput is the text of the command that answers.
-func (t *txn) finalOutput(ctx context.Context, commandID string) (string, error) {
+// finalOutput is what the last node of the run's plan gave, as text, and the command that gave it.
+func (t *txn) finalOutput(ctx context.Context) (text, commandID string, err error) {
+	err = t.tx.QueryRow(ctx, `SELECT e.event_data ->> 'result_command' FROM agent_execution_events e JOIN agent_executions r USING (run_id)
+		WHERE e.run_id = $1 AND e.event_type = 'node_finished' AND e.node_id = r.plan -> 'nodes' -> -1 ->> 'id'
+		ORDER BY e.sequence_number DESC LIMIT 1`, t.run.runID).Scan(&commandID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", "", agent.Failed(agent.CodeInternal, "run %s: the record does not say that its last node has finished", t.run.runID)
+	}
+	if err != nil {
+		return "", "", err
+	}
 	rows, err := t.tx.Query(ctx, commandRowColumns, t.run.runID, commandID)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	row, err := collectCommandRow(rows)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	if row == nil || row.State != agent.Committed {
-		return "", fmt.Errorf("command %s, the final output, is not committed", commandID)
+		return "", "", agent.Failed(agent.CodeInternal, "run %s: command %s, the final output, is not committed", t.run.runID, commandID)
 	}
 	output, err := agent.NodeOutput(row.Kind, row.Result)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	var text string
-	if err := json.Unmarshal(output, &text); err != nil {
-		return "", err
+	if json.Unmarshal(output, &text) != nil {
+		text = string(output) // a node that is no model's gives a JSON value
 	}
-	return textSafe(text), nil
+	return textSafe(text), commandID, nil
 }

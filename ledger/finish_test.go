@@ -348,7 +348,7 @@ func TestFinishSettlesAndIsIdempotent(t *testing.T) {
 
 			from := b.last(t, run) + 1
 			call := agent.FinishCall{Scope: agent.Scope{RunID: run.RunID, Epoch: 1, Facts: []agent.Fact{fact(1, agent.NodeFailed, "c", agent.NodeFailedData{Index: 2})}},
-				Status: status, By: "me", Summary: "in short", OutputCommand: "b", Error: &agent.Error{Code: agent.CodeNodeFailed, Message: "be\x00cause", NodeID: "c"}}
+				Status: status, By: "me", Summary: "in short", Error: &agent.Error{Code: agent.CodeNodeFailed, Message: "be\x00cause", NodeID: "c"}}
 			reply, err := b.Finish(t.Context(), call)
 			require.NoError(t, err)
 			again, err := b.Finish(t.Context(), call)
@@ -402,8 +402,7 @@ func TestFinishRefusesAnEndThatIsNone(t *testing.T) {
 	scope := agent.Scope{RunID: run.RunID, Epoch: 1}
 	for name, call := range map[string]agent.FinishCall{
 		"a status that goes on":   {Scope: scope, Status: agent.Running},
-		"an answer not committed": {Scope: scope, Status: agent.Completed, OutputCommand: "a"},
-		"an answer not there":     {Scope: scope, Status: agent.Completed, OutputCommand: "none"},
+		"an answer not committed": {Scope: scope, Status: agent.Completed},
 	} {
 		_, err := b.Finish(t.Context(), call)
 		require.Error(t, err, name)

@@ -107,7 +107,7 @@ func (l *Ledger) StartInput(ctx context.Context, runID string) (agent.RunInput, 
 		return agent.RunInput{}, err
 	}
 	in := agent.RunInput{RunID: runID, ConversationID: run.ConversationID, Epoch: run.Epoch, Agent: run.Definition.Agent,
-		Mode: run.Definition.Mode, Limits: run.Definition.Limits}
+		Mode: run.Definition.Mode, Limits: run.Definition.Limits, Policy: run.Definition.Policy}
 	if plan != nil {
 		in.Plan = plan.Shape(&run.Definition)
 	}

@@ -217,9 +217,9 @@ func TestMessagesByPageAndHistory(t *testing.T) {
 	b := setup(t)
 	one := b.accepted(t, twoStep(t))
 	b.runs(t, command{run: one, id: "b", kind: agent.ModelCommand}, `{"text":"first answer"}`)
-	_, err := b.Finish(t.Context(), agent.FinishCall{Scope: agent.Scope{RunID: one.RunID, Epoch: 1}, Status: agent.Completed, OutputCommand: "b"})
+	_, err := b.Finish(t.Context(), agent.FinishCall{Scope: agent.Scope{RunID: one.RunID, Epoch: 1}, Status: agent.Completed})
 	require.NoError(t, err)
-	two := b.acceptedIn(t, one.ConversationID, nil)
+	two := b.acceptedIn(t, one.ConversationID, twoStep(t))
 	three := b.acceptedIn(t, one.ConversationID, nil)
 
 	var contents []string
@@ -246,7 +246,7 @@ func TestMessagesByPageAndHistory(t *testing.T) {
 	require.Equal(t, []agent.MessageRole{agent.UserMessage, agent.AssistantMessage}, history(two))
 	require.Equal(t, []agent.MessageRole{agent.UserMessage, agent.AssistantMessage, agent.UserMessage}, history(three))
 	b.runs(t, command{run: two, id: "b", kind: agent.ModelCommand}, `{"text":"second answer"}`)
-	_, err = b.Finish(t.Context(), agent.FinishCall{Scope: agent.Scope{RunID: two.RunID, Epoch: 1}, Status: agent.Completed, OutputCommand: "b"})
+	_, err = b.Finish(t.Context(), agent.FinishCall{Scope: agent.Scope{RunID: two.RunID, Epoch: 1}, Status: agent.Completed})
 	require.NoError(t, err)
 	require.Len(t, history(three), 3, "what came later is no history of a run that had begun")
 }

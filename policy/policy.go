@@ -1,40 +1,32 @@
-// Package policy decides what may happen to a command before it happens: execute, inject, forbid or ask. It is pure, so
-// that workflow code may ask it; rules are data in the run's record. It imports agent only.
+// Package policy decides what may happen to a command before it happens: execute, inject, forbid or ask. Decide is pure, so
+// that workflow code may ask it: its rules are data in the run's record. Rules that need code are a Func; the worker asks it
+// in the activity, never the workflow. The package imports agent only.
 package policy
 
-import "runledger/agent"
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
 
-// Decision is what a policy says of a command.
-type Decision string
+	"runledger/agent"
+)
 
 const (
 	// Execute: nothing is recorded and this is the frontier of a live run.
-	Execute Decision = "execute"
+	Execute agent.Decision = "execute"
 	// Inject: the record holds the outcome; it is used and nothing is executed.
-	Inject Decision = "inject"
+	Inject agent.Decision = "inject"
 	// Forbid: the command must not be executed, and there is no record to use.
-	Forbid Decision = "forbid"
+	Forbid agent.Decision = "forbid"
 	// Ask: somebody has to approve first.
-	Ask Decision = "ask"
+	Ask agent.Decision = "ask"
 )
-
-// Replay says why a run is being executed.
-type Replay string
-
-const (
-	// Live runs execute at their frontier, after a resume too.
-	Live Replay = ""
-	// Audit replays rebuild a run from its record alone and execute nothing that has an effect.
-	Audit Replay = "audit"
-)
-
-// Rules are a run's policy as its record keeps it. A nil *Rules injects what is committed and executes everything else.
-type Rules struct {
-	Replay Replay `json:"replay,omitempty"`
-}
 
 // Command is what a decision is about.
 type Command struct {
+	RunID     string
+	Agent     string
 	NodeID    string
 	CommandID string
 	Kind      agent.CommandKind
@@ -42,16 +34,88 @@ type Command struct {
 	Effect    agent.EffectClass
 	// Recorded: the record holds the command's outcome.
 	Recorded bool
+	// Arguments are what a tool is to be called with. Only a Func sees them: content never reaches the workflow.
+	Arguments json.RawMessage
 }
 
-// Decide applies rules to a command.
-func Decide(r *Rules, c Command) Decision {
+// Func is a policy in Go code. It is asked in the activity, before a command that no rule forbids is executed for the first
+// time or again, and never for one whose outcome is on record. It may look at the arguments, and at the world: its answer is
+// recorded where it is not Execute. Anything but Execute refuses the command, and so does an error.
+type Func func(ctx context.Context, c Command) (decision agent.Decision, reason string, err error)
+
+// Decide applies a run's policy to a command. Reason says why, for a command that is not simply executed or injected.
+func Decide(p *agent.Policy, c Command) (decision agent.Decision, reason string) {
 	if c.Recorded {
-		return Inject
+		return Inject, ""
+	}
+	if p == nil {
+		return Execute, ""
 	}
 	// Anything but a live run, a kind of replay that this worker does not know too, executes no effect.
-	if r != nil && r.Replay != Live && c.Effect != agent.Deterministic {
-		return Forbid
+	if p.Replay != agent.LiveRun {
+		if c.Effect == agent.Deterministic {
+			return Execute, ""
+		}
+		return Forbid, fmt.Sprintf("this is a replay (%s), and the record holds no outcome", p.Replay)
 	}
-	return Execute
+	for _, r := range p.Rules {
+		if !matches(r, c) {
+			continue
+		}
+		switch r.Decision {
+		case Execute, Ask:
+			return r.Decision, r.Reason
+		default: // Forbid, and whatever a newer version's record may say
+			return Forbid, r.Reason
+		}
+	}
+	return Execute, ""
+}
+
+func matches(r agent.PolicyRule, c Command) bool {
+	if len(r.Kinds) > 0 && !slices.Contains(r.Kinds, c.Kind) {
+		return false
+	}
+	if len(r.Effects) > 0 && !slices.Contains(r.Effects, effectOf(c)) {
+		return false
+	}
+	if len(r.Tools) == 0 {
+		return true
+	}
+	return c.Kind == agent.ToolCommand && slices.ContainsFunc(r.Tools, func(pattern string) bool { return agent.MatchTool(pattern, c.Tool) })
+}
+
+// effectOf takes a class that is missing or unknown for the gravest.
+func effectOf(c Command) agent.EffectClass {
+	if c.Effect.Valid() {
+		return c.Effect
+	}
+	return agent.External
+}
+
+// Check says what is wrong with a policy that somebody wrote.
+func Check(p *agent.Policy) error {
+	if p == nil {
+		return nil
+	}
+	for i, r := range p.Rules {
+		switch r.Decision {
+		case Execute, Forbid, Ask:
+		default:
+			return fmt.Errorf("rule %d: decision %q: want execute, forbid or ask", i+1, r.Decision)
+		}
+		for _, e := range r.Effects {
+			if !e.Valid() {
+				return fmt.Errorf("rule %d: %q is not an effect class", i+1, e)
+			}
+		}
+		for _, k := range r.Kinds {
+			switch k {
+			case agent.PlanCommand, agent.ModelCommand, agent.ToolCommand:
+			default:
+				return fmt.Errorf("rule %d: %q is not a kind of command: want plan, llm or tool", i+1, k)
+			}
+		}
+	}
+	return nil
 }

@@ -12,18 +12,18 @@ import (
 )
 
 var (
-	live  = &policy.Rules{Replay: policy.Live}
-	audit = &policy.Rules{Replay: policy.Audit}
+	live  = &agent.Policy{Replay: agent.LiveRun}
+	audit = &agent.Policy{Replay: agent.AuditReplay}
 )
 
 func TestNoRulesInjectWhatIsRecordedAndExecuteTheRest(t *testing.T) {
 	t.Parallel()
-	for name, rules := range map[string]*policy.Rules{"nil": nil, "empty": {}, "live": live} {
+	for name, rules := range map[string]*agent.Policy{"nil": nil, "empty": {}, "live": live} {
 		for _, class := range classes() {
 			t.Run(name+"/"+string(class), func(t *testing.T) {
 				t.Parallel()
-				require.Equal(t, policy.Inject, policy.Decide(rules, policy.Command{Effect: class, Recorded: true}))
-				require.Equal(t, policy.Execute, policy.Decide(rules, policy.Command{Effect: class}), "a run executes at its frontier")
+				require.Equal(t, policy.Inject, decide(rules, policy.Command{Effect: class, Recorded: true}))
+				require.Equal(t, policy.Execute, decide(rules, policy.Command{Effect: class}), "a run executes at its frontier")
 			})
 		}
 	}
@@ -33,7 +33,7 @@ func TestAuditReplay(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		command policy.Command
-		want    policy.Decision
+		want    agent.Decision
 	}{
 		"a recorded model call":         {policy.Command{Kind: agent.ModelCommand, Effect: agent.Idempotent, Recorded: true}, policy.Inject},
 		"a recorded plan":               {policy.Command{Kind: agent.PlanCommand, Effect: agent.Idempotent, Recorded: true}, policy.Inject},
@@ -49,16 +49,21 @@ func TestAuditReplay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, c.want, policy.Decide(audit, c.command))
+			require.Equal(t, c.want, decide(audit, c.command))
 		})
 	}
 }
 
 func TestReplayThatIsUnknownForbids(t *testing.T) {
 	t.Parallel()
-	odd := &policy.Rules{Replay: "rehearsal"} // of a newer version's record
-	require.Equal(t, policy.Forbid, policy.Decide(odd, policy.Command{Effect: agent.External}))
-	require.Equal(t, policy.Inject, policy.Decide(odd, policy.Command{Effect: agent.External, Recorded: true}))
+	odd := &agent.Policy{Replay: "rehearsal"} // of a newer version's record
+	require.Equal(t, policy.Forbid, decide(odd, policy.Command{Effect: agent.External}))
+	require.Equal(t, policy.Inject, decide(odd, policy.Command{Effect: agent.External, Recorded: true}))
+}
+
+func decide(p *agent.Policy, c policy.Command) agent.Decision {
+	decision, _ := policy.Decide(p, c)
+	return decision
 }
 
 func classes() []agent.EffectClass {
@@ -77,8 +82,8 @@ func anyCommand(t *rapid.T) policy.Command {
 }
 
 // freedom orders decisions by what they let happen.
-func freedom(t require.TestingT, d policy.Decision) int {
-	order := map[policy.Decision]int{policy.Forbid: 0, policy.Inject: 0, policy.Ask: 1, policy.Execute: 2}
+func freedom(t require.TestingT, d agent.Decision) int {
+	order := map[agent.Decision]int{policy.Forbid: 0, policy.Inject: 0, policy.Ask: 1, policy.Execute: 2}
 	require.Contains(t, order, d)
 	return order[d]
 }
@@ -87,10 +92,10 @@ func TestAnyDecision(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyCommand(t)
-		rules := rapid.SampledFrom([]*policy.Rules{nil, {}, live, audit}).Draw(t, "rules")
-		got := policy.Decide(rules, c)
-		require.Equal(t, got, policy.Decide(rules, c), "the same question has the same answer")
-		require.LessOrEqual(t, freedom(t, policy.Decide(audit, c)), freedom(t, got), "an audit never allows more")
+		rules := rapid.SampledFrom([]*agent.Policy{nil, {}, live, audit}).Draw(t, "rules")
+		got := decide(rules, c)
+		require.Equal(t, got, decide(rules, c), "the same question has the same answer")
+		require.LessOrEqual(t, freedom(t, decide(audit, c)), freedom(t, got), "an audit never allows more")
 		if c.Recorded {
 			require.Equal(t, policy.Inject, got, "what is on record is never executed again, nor forbidden")
 		} else {
@@ -102,10 +107,77 @@ func TestAnyDecision(t *testing.T) {
 	})
 }
 
+func TestRules(t *testing.T) {
+	t.Parallel()
+	rules := &agent.Policy{Rules: []agent.PolicyRule{
+		{Tools: []string{"mail"}, Decision: policy.Execute},
+		{Tools: []string{"bank/*"}, Effects: []agent.EffectClass{agent.External}, Decision: policy.Ask, Reason: "money"},
+		{Effects: []agent.EffectClass{agent.External}, Decision: policy.Forbid, Reason: "read only"},
+		{Kinds: []agent.CommandKind{agent.PlanCommand}, Decision: "later version"},
+	}}
+	for name, c := range map[string]struct {
+		command policy.Command
+		want    agent.Decision
+		reason  string
+	}{
+		"the first rule that matches decides": {policy.Command{Kind: agent.ToolCommand, Tool: "mail", Effect: agent.External}, policy.Execute, ""},
+		"a pattern and a class":               {policy.Command{Kind: agent.ToolCommand, Tool: "bank/pay", Effect: agent.External}, policy.Ask, "money"},
+		"the class does not fit":              {policy.Command{Kind: agent.ToolCommand, Tool: "bank/look", Effect: agent.Idempotent}, policy.Execute, ""},
+		"a class alone":                       {policy.Command{Kind: agent.ToolCommand, Tool: "post", Effect: agent.External}, policy.Forbid, "read only"},
+		"a class that is unknown is external": {policy.Command{Kind: agent.ToolCommand, Tool: "post", Effect: "odd"}, policy.Forbid, "read only"},
+		"a decision that is unknown forbids":  {policy.Command{Kind: agent.PlanCommand, Effect: agent.Idempotent}, policy.Forbid, ""},
+		"no rule":                             {policy.Command{Kind: agent.ModelCommand, Effect: agent.Idempotent}, policy.Execute, ""},
+		"what is on record is injected":       {policy.Command{Kind: agent.ToolCommand, Tool: "post", Effect: agent.External, Recorded: true}, policy.Inject, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			decision, reason := policy.Decide(rules, c.command)
+			require.Equal(t, c.want, decision)
+			require.Equal(t, c.reason, reason)
+		})
+	}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, policy.Check(nil))
+	require.NoError(t, policy.Check(&agent.Policy{Rules: []agent.PolicyRule{{Decision: policy.Ask}, {Effects: classes(), Decision: policy.Forbid}}}))
+	for want, rule := range map[string]agent.PolicyRule{
+		`rule 1: decision "inject": want execute, forbid or ask`:         {Decision: policy.Inject},
+		`rule 1: "odd" is not an effect class`:                           {Effects: []agent.EffectClass{"odd"}, Decision: policy.Forbid},
+		`rule 1: "odd" is not a kind of command: want plan, llm or tool`: {Kinds: []agent.CommandKind{"odd"}, Decision: policy.Forbid},
+	} {
+		require.EqualError(t, policy.Check(&agent.Policy{Rules: []agent.PolicyRule{rule}}), want)
+	}
+}
+
+// TestMoreRulesNeverAllowMore: a rule that forbids, put before the others, can only take away.
+func TestMoreRulesNeverAllowMore(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		rule := rapid.Custom(func(t *rapid.T) agent.PolicyRule {
+			return agent.PolicyRule{
+				Tools:    rapid.SliceOfN(rapid.SampledFrom([]string{"*", "a", "s/*"}), 0, 2).Draw(t, "tools"),
+				Effects:  rapid.SliceOfN(rapid.SampledFrom(classes()), 0, 2).Draw(t, "effects"),
+				Decision: rapid.SampledFrom([]agent.Decision{policy.Execute, policy.Forbid, policy.Ask}).Draw(t, "decision"),
+			}
+		})
+		rules := rapid.SliceOfN(rule, 0, 4).Draw(t, "rules")
+		deny := rule.Draw(t, "deny")
+		deny.Decision = policy.Forbid
+		c := anyCommand(t)
+		before := decide(&agent.Policy{Rules: rules}, c)
+		after := decide(&agent.Policy{Rules: append([]agent.PolicyRule{deny}, rules...)}, c)
+		require.LessOrEqual(t, freedom(t, after), freedom(t, before))
+	})
+}
+
 func TestRulesAreDataOfTheRecord(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]policy.Rules{`{}`: {}, `{"replay":"audit"}`: *audit} {
-		var rules policy.Rules
+	for text, want := range map[string]agent.Policy{`{}`: {}, `{"replay":"audit"}`: *audit,
+		`{"rules":[{"tools":["mail"],"effects":["external"],"decision":"forbid","reason":"no"}]}`: {Rules: []agent.PolicyRule{
+			{Tools: []string{"mail"}, Effects: []agent.EffectClass{agent.External}, Decision: policy.Forbid, Reason: "no"}}}} {
+		var rules agent.Policy
 		require.NoError(t, json.Unmarshal([]byte(text), &rules))
 		require.Equal(t, want, rules)
 		back, err := json.Marshal(rules)

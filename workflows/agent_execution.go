@@ -9,7 +9,6 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"runledger/agent"
-	"runledger/policy"
 )
 
 // AgentExecution executes a run: plan, execute, finish. Registered as agent.WorkflowName.
@@ -17,7 +16,7 @@ import (
 // It ends as the run ends: a failed run fails the workflow with the run's error code as its type, a cancelled one cancels it.
 func AgentExecution(ctx workflow.Context, in agent.RunInput) (agent.RunOutput, error) {
 	ctx, cancel := workflow.WithCancel(ctx)
-	e := &execution{in: in, plan: in.Plan, state: in.State, cancel: cancel}
+	e := &execution{in: in, plan: in.Plan, state: in.State, cancel: cancel, resolved: map[string]int{}}
 	e.logger = workflow.GetLogger(ctx)
 	if err := workflow.SetQueryHandler(ctx, agent.StateQuery, e.query); err != nil {
 		return agent.RunOutput{}, err
@@ -34,7 +33,6 @@ func AgentExecution(ctx workflow.Context, in agent.RunInput) (agent.RunOutput, e
 type execution struct {
 	in    agent.RunInput
 	plan  *agent.Shape
-	rules *policy.Rules
 	state agent.State
 	// cursorAt is the number of the event that the state's cursor goes by.
 	cursorAt int64
@@ -49,21 +47,26 @@ type execution struct {
 	// schedule counts the activities scheduled for commands.
 	schedule int
 
-	// working are the indexes of the nodes at work. busy counts the coroutines of nodes and tool calls that can go on by
-	// themselves, parked those that wait for a person.
+	// working are the indexes of the nodes at work, waiting those of them that wait for a person. busy counts the coroutines of
+	// nodes and tool calls that can go on by themselves, parked those that cannot.
 	working agent.Bits
+	waiting agent.Bits
 	busy    int
 	parked  int
+	// doubts are the commands that wait for a resolution; resolved is, by command, the last dispatch that was resolved.
+	doubts   []string
+	resolved map[string]int
 	// failure is set when the run cannot go on: the first node that failed and that its plan does not go on without.
 	failure *agent.Error
-	// ended tells the scheduler of the plan's nodes that one has come to rest.
-	ended workflow.Channel
-	// final is the command whose result is the run's output; over is set when its end is being written.
-	final string
-	over  bool
+	// news tells the scheduler of the plan's nodes what became of one.
+	news workflow.Channel
+	// over is set when the run's end is being written.
+	over bool
 
 	cancelled *agent.Intent
 	timedOut  bool
+	// forbidden: a replay has reached a command that it must not execute.
+	forbidden *agent.Error
 	// replaced: another execution has taken the run over, or it has ended; nothing may be written any more.
 	replaced *agent.Error
 }
@@ -87,7 +90,9 @@ func (e *execution) run(ctx workflow.Context) *agent.Error {
 func (e *execution) makePlan(ctx workflow.Context) *agent.Error {
 	e.show(ctx)
 	call := agent.Call{CommandID: agent.PlanNodeID, NodeID: agent.PlanNodeID, Timeout: agent.DefaultModelTimeout}
+	e.busy++
 	reply := e.callPlanner(ctx, call)
+	e.busy--
 	switch reply.Outcome {
 	case agent.OutcomeCommitted:
 		if e.plan = reply.Plan; e.plan == nil || len(e.plan.Nodes) == 0 {
@@ -96,11 +101,7 @@ func (e *execution) makePlan(ctx workflow.Context) *agent.Error {
 		return nil
 	case agent.OutcomeFailed:
 		return reply.Error
-	case agent.OutcomeInDoubt:
-		e.busy++
-		e.park(ctx)
-		e.busy--
-	case agent.OutcomeAborted, agent.OutcomeUnknown:
+	case agent.OutcomeInDoubt, agent.OutcomeAborted, agent.OutcomeUnknown:
 		untilStopped(ctx)
 	}
 	return &agent.Error{Code: agent.CodeCancelled, Message: "stopped before there was a plan"}
@@ -112,8 +113,10 @@ func (e *execution) finish(ctx workflow.Context, failure *agent.Error) (agent.Ru
 	if e.replaced != nil {
 		return agent.RunOutput{}, temporal.NewNonRetryableApplicationError(e.replaced.Message, string(e.replaced.Code), nil)
 	}
-	call := agent.FinishCall{Scope: e.scope(), Status: agent.Completed, OutputCommand: e.final, Summary: e.summary()}
+	call := agent.FinishCall{Scope: e.scope(), Status: agent.Completed, Summary: e.summary()}
 	switch {
+	case e.forbidden != nil:
+		call.Status, call.Error = agent.FailedStatus, e.forbidden
 	case e.timedOut:
 		failure = agent.Failed(agent.CodeLimit, "the run took longer than its limit of %s", e.in.Limits.Timeout)
 		call.Status, call.Error = agent.FailedStatus, failure
@@ -127,6 +130,11 @@ func (e *execution) finish(ctx workflow.Context, failure *agent.Error) (agent.Ru
 	}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	reply, err := do(ctx, agent.Finish, call, housekeeping("finish: "+string(call.Status)))
+	if err != nil && call.Status == agent.Completed && asAgentError(err).Code == agent.CodeInternal {
+		// The record holds no answer that could be given. That is a failure of the run, and must not leave it without an end.
+		call.Status, call.Error = agent.FailedStatus, asAgentError(err)
+		reply, err = do(ctx, agent.Finish, call, housekeeping("finish: "+string(call.Status)))
+	}
 	if err != nil {
 		return agent.RunOutput{}, err
 	}
@@ -143,16 +151,25 @@ func (e *execution) finish(ctx workflow.Context, failure *agent.Error) (agent.Ru
 	}
 }
 
-// listen takes the signals of the outbox. An intent that was seen is dropped, since the outbox delivers at least once.
+// listen takes the signals of the outbox. It delivers at least once, so that each may come again: the second changes nothing.
 func (e *execution) listen(ctx workflow.Context) {
-	signals := workflow.GetSignalChannel(ctx, agent.CancelSignal)
+	cancels, resolutions := workflow.GetSignalChannel(ctx, agent.CancelSignal), workflow.GetSignalChannel(ctx, agent.ResolvedSignal)
+	selector := workflow.NewSelector(ctx).
+		AddReceive(cancels, func(c workflow.ReceiveChannel, _ bool) {
+			var intent agent.Intent
+			c.Receive(ctx, &intent)
+			if e.cancelled == nil {
+				e.cancelled = &intent
+				e.cancel()
+			}
+		}).
+		AddReceive(resolutions, func(c workflow.ReceiveChannel, _ bool) {
+			var intent agent.Intent
+			c.Receive(ctx, &intent)
+			e.resolved[intent.CommandID] = max(e.resolved[intent.CommandID], intent.DispatchNo)
+		})
 	for {
-		var intent agent.Intent
-		signals.Receive(ctx, &intent)
-		if e.cancelled == nil {
-			e.cancelled = &intent
-			e.cancel()
-		}
+		selector.Select(ctx)
 	}
 }
 
@@ -166,13 +183,6 @@ func (e *execution) watchTime(ctx workflow.Context) {
 	if timer.Get(ctx, nil) == nil {
 		e.timedOut = true
 		e.cancel()
-	}
-}
-
-// watchDoubt tells the ledger when nothing of the run can go on until somebody resolves a command in doubt.
-func (e *execution) watchDoubt(ctx workflow.Context) {
-	if workflow.Await(ctx, func() bool { return e.parked > 0 && e.busy == 0 && !e.over }) == nil {
-		e.record(ctx, agent.InDoubt)
 	}
 }
 

@@ -2,7 +2,6 @@ package workflows
 
 import (
 	"errors"
-	"time"
 
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
@@ -10,25 +9,6 @@ import (
 	"runledger/agent"
 	"runledger/policy"
 )
-
-const (
-	// heartbeatTimeout is how soon Temporal notices a lost worker. The lease of its command is over by then.
-	heartbeatTimeout = 20 * time.Second
-	// commitGrace is what an activity has, beyond its effect, to begin and commit.
-	commitGrace = 60 * time.Second
-	// maxFences bounds how often a command is scheduled anew because its activity ended before it began.
-	maxFences = 3
-)
-
-// retryPolicy is the one of all activities: no limit of attempts. What limits the executions of an effect is the gate.
-func retryPolicy() *temporal.RetryPolicy {
-	return &temporal.RetryPolicy{InitialInterval: 500 * time.Millisecond, BackoffCoefficient: 2, MaximumInterval: 10 * time.Second}
-}
-
-// housekeeping are the options of activities without an effect.
-func housekeeping(summary string) workflow.ActivityOptions {
-	return workflow.ActivityOptions{StartToCloseTimeout: commitGrace, RetryPolicy: retryPolicy(), Summary: summary}
-}
 
 // do executes an activity and waits for it.
 func do[In, Out any](ctx workflow.Context, name agent.Activity[In, Out], in In, opts workflow.ActivityOptions) (Out, error) {
@@ -39,99 +19,106 @@ func do[In, Out any](ctx workflow.Context, name agent.Activity[In, Out], in In, 
 
 func (e *execution) callPlanner(ctx workflow.Context, call agent.Call) agent.PlannerReply {
 	var reply agent.PlannerReply
-	settled := e.command(ctx, call, policy.Command{Kind: agent.PlanCommand, Effect: agent.Idempotent}, "plan",
-		func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (err error) {
-			reply, err = do(ctx, agent.CallPlanner, agent.PlannerCall{Call: call}, opts)
-			return err
-		})
+	asked := policy.Command{Kind: agent.PlanCommand, Effect: classOf(agent.PlanCommand)}
+	settled := e.command(ctx, call, asked, "plan", e.commandRests, func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (_ agent.Reply, err error) {
+		reply, err = do(ctx, agent.CallPlanner, agent.PlannerCall{Call: call}, opts)
+		return reply.Reply, err
+	})
 	if settled != nil {
 		return agent.PlannerReply{Reply: settled.Reply, Plan: settled.Plan}
 	}
 	return reply
 }
 
-func (e *execution) callModel(ctx workflow.Context, in agent.ModelCall, summary string) agent.ModelReply {
+func (e *execution) callModel(ctx workflow.Context, in agent.ModelCall, summary string, rests rests) agent.ModelReply {
 	var reply agent.ModelReply
-	settled := e.command(ctx, in.Call, policy.Command{Kind: agent.ModelCommand, Effect: agent.Idempotent}, summary,
-		func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (err error) {
-			in.Call = call
-			reply, err = do(ctx, agent.CallModel, in, opts)
-			return err
-		})
+	asked := policy.Command{Kind: agent.ModelCommand, Effect: classOf(agent.ModelCommand)}
+	settled := e.command(ctx, in.Call, asked, summary, rests, func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (_ agent.Reply, err error) {
+		in.Call = call
+		reply, err = do(ctx, agent.CallModel, in, opts)
+		return reply.Reply, err
+	})
 	if settled != nil {
 		return agent.ModelReply{Reply: settled.Reply, Tools: settled.Tools}
 	}
 	return reply
 }
 
-func (e *execution) callTool(ctx workflow.Context, in agent.ToolCall, effect agent.EffectClass, summary string) agent.Reply {
+func (e *execution) callTool(ctx workflow.Context, in agent.ToolCall, effect agent.EffectClass, summary string, rests rests) agent.Reply {
 	var reply agent.Reply
-	settled := e.command(ctx, in.Call, policy.Command{Kind: agent.ToolCommand, Tool: in.Tool, Effect: effect}, summary,
-		func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (err error) {
-			in.Call = call
-			reply, err = do(ctx, agent.CallTool, in, opts)
-			return err
-		})
+	asked := policy.Command{Kind: agent.ToolCommand, Tool: in.Tool, Effect: effect}
+	settled := e.command(ctx, in.Call, asked, summary, rests, func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (_ agent.Reply, err error) {
+		in.Call = call
+		reply, err = do(ctx, agent.CallTool, in, opts)
+		return reply, err
+	})
 	if settled != nil {
 		return settled.Reply
 	}
 	return reply
 }
 
-// command asks the policy, schedules a command's activity and waits for its outcome. A nil result means that the activity
-// gave its reply; otherwise the activity ended in an error and the result is what became of the command.
-func (e *execution) command(ctx workflow.Context, call agent.Call, asked policy.Command, summary string,
-	execute func(workflow.Context, agent.Call, workflow.ActivityOptions) error,
-) *agent.SettleReply {
-	asked.NodeID, asked.CommandID = call.NodeID, call.CommandID
-	switch decision := policy.Decide(e.rules, asked); decision {
-	case policy.Execute, policy.Inject: // the gate injects what is on record
-	case policy.Forbid, policy.Ask:
-		e.fact(agent.PolicyDecided, call.NodeID, map[string]string{"command_id": call.CommandID, "decision": string(decision)})
-		return &agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeFailed,
-			Error: &agent.Error{Code: agent.CodeForbidden, NodeID: call.NodeID, CommandID: call.CommandID, Message: "the policy forbids it: " + string(decision)}}}
+// execute schedules the activity of a command once.
+type execute func(workflow.Context, agent.Call, workflow.ActivityOptions) (agent.Reply, error)
+
+// command asks the policy, schedules a command's activity and waits for its outcome. A command in doubt is scheduled again
+// when somebody has resolved it: the gate knows what that means for it. A nil result means that the activity gave its reply;
+// otherwise the activity ended in an error and the result is what became of the command.
+func (e *execution) command(ctx workflow.Context, call agent.Call, asked policy.Command, summary string, rests rests, execute execute) *agent.SettleReply {
+	if forbidden := e.permit(&call, asked); forbidden != nil {
+		e.forbidden = forbidden
+		e.cancel()
+		return unbegun(call, forbidden.Message)
 	}
-	opts := workflow.ActivityOptions{
-		StartToCloseTimeout: time.Duration(call.Timeout) + commitGrace,
-		HeartbeatTimeout:    heartbeatTimeout,
-		RetryPolicy:         retryPolicy(),
-		WaitForCancellation: true,
-		Summary:             summary,
+	opts := effectOptions(call, summary)
+	for {
+		reply, settled := e.decided(ctx, call, opts, execute)
+		if reply.Outcome != agent.OutcomeInDoubt {
+			return settled
+		}
+		if !e.awaitResolution(ctx, call, reply.DispatchNo, rests) {
+			return unbegun(call, "the run was stopped while the command was in doubt")
+		}
 	}
+}
+
+// decided schedules a command until something is on record of it, or the run is stopped.
+func (e *execution) decided(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions, execute execute) (agent.Reply, *agent.SettleReply) {
+	end := func(settled *agent.SettleReply) (agent.Reply, *agent.SettleReply) { return settled.Reply, settled }
 	for fences := 0; ; fences++ {
 		if ctx.Err() != nil {
-			return unbegun(call, "the run was cancelled before it began")
+			return end(unbegun(call, "the run was cancelled before it began"))
 		}
 		e.schedule++
 		call.Schedule, call.Scope = e.schedule, e.scope()
-		err := execute(ctx, call, opts)
+		reply, err := execute(ctx, call, opts)
 		if err == nil {
 			e.acknowledge(call.Facts)
 			e.began(call)
-			return nil
+			return reply, nil
 		}
 		reason := asAgentError(err)
 		switch reason.Code {
 		case agent.CodeStaleEpoch:
 			e.replaced = reason
 			e.cancel()
-			return unbegun(call, reason.Message)
+			return end(unbegun(call, reason.Message))
 		case agent.CodeMismatch:
-			return &agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeFailed, Error: reason}}
+			return end(&agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeFailed, Error: reason}})
 		}
 		settled, err := e.settle(ctx, call, reason)
 		if err != nil {
 			cause := asAgentError(err)
 			if cause.Code != agent.CodeStaleEpoch {
-				return &agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeFailed, Error: cause}}
+				return end(&agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeFailed, Error: cause}})
 			}
 			e.replaced = cause
 			e.cancel()
-			return unbegun(call, cause.Message)
+			return end(unbegun(call, cause.Message))
 		}
 		if settled.Outcome != agent.OutcomeUnknown {
 			e.began(call)
-			return &settled
+			return end(&settled)
 		}
 		if reason.Code == agent.CodeCancelled {
 			untilStopped(ctx) // the record knows of the cancellation already; its signal is on the way
@@ -139,7 +126,7 @@ func (e *execution) command(ctx workflow.Context, call agent.Call, asked policy.
 		}
 		if fences == maxFences {
 			reason.NodeID, reason.CommandID = call.NodeID, call.CommandID
-			return &agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeFailed, Error: reason}}
+			return end(&agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeFailed, Error: reason}})
 		}
 	}
 }

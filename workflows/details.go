@@ -43,6 +43,8 @@ func (e *execution) nodeStatus(i int) string {
 		return "failed"
 	case e.state.Skipped.Has(i):
 		return "skipped"
+	case e.waiting.Has(i):
+		return "in doubt"
 	case e.working.Has(i):
 		return "running"
 	}
@@ -66,6 +68,10 @@ func (e *execution) details() string {
 			kind += " " + n.Tool
 		}
 		b.WriteString(fmt.Sprintf("| %s | %s | %s |\n", n.ID, kind, e.nodeStatus(i)))
+	}
+	for _, id := range e.doubts {
+		b.WriteString(fmt.Sprintf("\n`%s` is in doubt: nobody knows whether its effect took place. Answer POST .../runs/%s/commands/%s/resolve\n",
+			id, e.in.RunID, id))
 	}
 	return b.String()
 }

@@ -10,8 +10,8 @@ import (
 func (e *execution) runLLM(ctx workflow.Context, i int) {
 	for try := 1; ; try++ {
 		call := e.nodeCall(i, try)
-		reply := e.callModel(ctx, agent.ModelCall{Call: call}, "llm - node "+call.NodeID)
-		if again := e.endSingle(ctx, i, try, call.CommandID, reply.Reply); !again {
+		reply := e.callModel(ctx, agent.ModelCall{Call: call}, "llm - node "+call.NodeID, e.nodeRests(i))
+		if again := e.endSingle(ctx, i, try, reply.Reply); !again {
 			return
 		}
 	}

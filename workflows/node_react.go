@@ -19,20 +19,17 @@ func (e *execution) runReact(ctx workflow.Context, i int) {
 		}
 		call := agent.ModelCall{Turn: turn, Call: agent.Call{CommandID: agent.TurnCommandID(n.ID, turn), NodeID: n.ID, NodeIndex: i,
 			Opens: !e.state.Started.Has(i), Ends: true, Timeout: n.Timeout}}
-		reply := e.callModel(ctx, call, fmt.Sprintf("llm - node %s, turn %d", n.ID, turn))
+		reply := e.callModel(ctx, call, fmt.Sprintf("llm - node %s, turn %d", n.ID, turn), e.nodeRests(i))
 		switch reply.Outcome {
 		case agent.OutcomeCommitted:
 		case agent.OutcomeFailed:
 			e.nodeFailed(ctx, i, reply.Error)
 			return
-		case agent.OutcomeInDoubt:
-			e.parkNode(ctx, i)
-			return
-		case agent.OutcomeAborted, agent.OutcomeUnknown:
+		case agent.OutcomeInDoubt, agent.OutcomeAborted, agent.OutcomeUnknown: // the run is being stopped
 			return
 		}
 		if len(reply.Tools) == 0 {
-			e.nodeFinished(i, call.CommandID, reply.Sequence)
+			e.nodeFinished(i, reply.Sequence)
 			return
 		}
 		if !e.runTurn(ctx, i, turn, reply.Tools) {
@@ -59,14 +56,23 @@ func (e *execution) runTurn(ctx workflow.Context, i, turn int, tools []agent.Too
 			defer func() { e.busy-- }()
 			call := agent.ToolCall{Tool: tool.Tool, FromCommand: agent.TurnCommandID(n.ID, turn), FromIndex: k,
 				Call: agent.Call{CommandID: agent.TurnToolCommandID(n.ID, turn, k), NodeID: n.ID, NodeIndex: i, Timeout: tool.Timeout}}
-			reply := e.callTool(ctx, call, tool.Effect, fmt.Sprintf("tool %s - node %s, turn %d", tool.Tool, n.ID, turn))
-			slots.Release(1) // before it waits for a person, if it does: the other calls need not
+			holds := true // one of the slots
+			rests := func(ctx workflow.Context, parked bool) {
+				if parked {
+					slots.Release(1) // the other calls need not wait for a person
+					holds = false
+				} else {
+					holds = slots.Acquire(ctx, 1) == nil
+				}
+				e.count(parked)
+			}
+			reply := e.callTool(ctx, call, tool.Effect, fmt.Sprintf("tool %s - node %s, turn %d", tool.Tool, n.ID, turn), rests)
+			if holds {
+				slots.Release(1)
+			}
 			switch reply.Outcome {
 			case agent.OutcomeCommitted, agent.OutcomeFailed:
-			case agent.OutcomeInDoubt:
-				e.park(ctx)
-				stopped = true
-			case agent.OutcomeAborted, agent.OutcomeUnknown:
+			case agent.OutcomeInDoubt, agent.OutcomeAborted, agent.OutcomeUnknown: // the run is being stopped
 				stopped = true
 			}
 		})

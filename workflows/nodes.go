@@ -11,38 +11,38 @@ import (
 // runNodes executes the plan: nodes whose dependencies have ended, as many at once as the limit allows, in the plan's
 // order. It returns when no node is at work and none can start: with nil when the final node has finished.
 func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
-	var parked agent.Bits
-	e.ended = workflow.NewBufferedChannel(ctx, 2*len(e.plan.Nodes)) // a node parks once at most, then ends
+	e.news = workflow.NewBufferedChannel(ctx, 2*len(e.plan.Nodes))
 	for {
-		for e.failure == nil && ctx.Err() == nil && e.working.Count()-parked.Count() < e.in.Limits.MaxParallel {
+		for e.failure == nil && ctx.Err() == nil && e.working.Count()-e.waiting.Count() < e.in.Limits.MaxParallel {
 			i := e.nextNode()
 			if i < 0 {
 				break
 			}
 			e.busy++
 			e.working = e.working.With(i)
-			workflow.Go(ctx, func(ctx workflow.Context) { e.ended.Send(ctx, e.restOf(ctx, i)) })
+			workflow.Go(ctx, func(ctx workflow.Context) {
+				e.restOf(ctx, i)
+				e.news.Send(ctx, nodeNews{Index: i, What: nodeEnded})
+			})
 		}
 		e.show(ctx)
 		// A run that has failed does not wait for a person to say what became of a command.
-		if e.working == "" || e.failure != nil && e.working == parked {
+		if e.working == "" || e.failure != nil && e.working == e.waiting {
 			break
 		}
-		var end nodeEnd
-		e.ended.Receive(ctx, &end)
-		switch {
-		case end.Parked:
-			parked = parked.With(end.Index)
-			e.parked++
+		var n nodeNews
+		e.news.Receive(ctx, &n)
+		switch n.What {
+		case nodeParked:
+			e.count(true)
+			e.waiting = e.waiting.With(n.Index)
+		case nodeResumed:
+			e.count(false)
+			e.waiting = e.waiting.Without(n.Index)
+		case nodeEnded:
 			e.busy--
-			continue
-		case parked.Has(end.Index):
-			parked = parked.Without(end.Index)
-			e.parked--
-		default:
-			e.busy--
+			e.working = e.working.Without(n.Index)
 		}
-		e.working = e.working.Without(end.Index)
 	}
 	if e.failure != nil || ctx.Err() != nil || e.replaced != nil {
 		return e.failure
@@ -51,31 +51,33 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 		return &agent.Error{Code: agent.CodeNodeFailed, NodeID: e.plan.Nodes[last].ID,
 			Message: "the final node was skipped, since a node that it depends on failed"}
 	}
-	if e.final == "" { // finished before this execution began
-		last := e.plan.Nodes[e.plan.Final()]
-		e.final = last.ID
-		if last.Kind == agent.ReactNode {
-			e.final = agent.TurnCommandID(last.ID, e.state.Turns[last.ID])
-		}
-	}
 	return nil
 }
 
-// nodeEnd tells the scheduler that a node came to rest. Parked: it is not at its end but waits for a person, and leaves its
-// place to others.
-type nodeEnd struct {
-	Index  int
-	Parked bool
+// nodeNews tells the scheduler what became of a node.
+type nodeNews struct {
+	Index int
+	What  nodeChange
 }
+
+type nodeChange int
+
+const (
+	// nodeEnded: it has come to rest.
+	nodeEnded nodeChange = iota
+	// nodeParked: it waits for a person and leaves its place to others.
+	nodeParked
+	// nodeResumed: it goes on.
+	nodeResumed
+)
 
 // restOf executes a node until it has come to rest. A node that has no end then was stopped: by a cancellation, whose signal
 // may come later than the record, which the gate asks, knows of it.
-func (e *execution) restOf(ctx workflow.Context, i int) nodeEnd {
+func (e *execution) restOf(ctx workflow.Context, i int) {
 	e.runNode(ctx, i)
 	if !e.state.Done(i) {
 		untilStopped(ctx)
 	}
-	return nodeEnd{Index: i}
 }
 
 // nextNode is the first node that can start, -1 when there is none. Nodes that a failure cuts off are skipped on the way.
@@ -131,30 +133,25 @@ func (e *execution) runNode(ctx workflow.Context, i int) {
 }
 
 // endSingle ends a node of one command by its outcome. again is true when the node has another try.
-func (e *execution) endSingle(ctx workflow.Context, i, try int, commandID string, reply agent.Reply) (again bool) {
+func (e *execution) endSingle(ctx workflow.Context, i, try int, reply agent.Reply) (again bool) {
 	switch reply.Outcome {
 	case agent.OutcomeCommitted:
-		e.nodeFinished(i, commandID, reply.Sequence)
+		e.nodeFinished(i, reply.Sequence)
 	case agent.OutcomeFailed:
 		if try < e.plan.Nodes[i].Tries && ctx.Err() == nil && e.failure == nil {
 			return true
 		}
 		e.nodeFailed(ctx, i, reply.Error)
-	case agent.OutcomeInDoubt:
-		e.parkNode(ctx, i)
-	case agent.OutcomeAborted, agent.OutcomeUnknown:
+	case agent.OutcomeInDoubt, agent.OutcomeAborted, agent.OutcomeUnknown: // the run is being stopped
 	}
 	return false
 }
 
-func (e *execution) nodeFinished(i int, commandID string, sequence int64) {
+func (e *execution) nodeFinished(i int, sequence int64) {
 	n := e.plan.Nodes[i]
 	e.state.Started, e.state.Finished = e.state.Started.With(i), e.state.Finished.With(i)
 	if sequence >= e.cursorAt { // replies may come in another order than the record's
 		e.state.Cursor, e.cursorAt = n.ID, sequence
-	}
-	if i == e.plan.Final() {
-		e.final = commandID
 	}
 }
 
@@ -179,21 +176,6 @@ func (e *execution) nodeFailed(ctx workflow.Context, i int, cause *agent.Error) 
 		failure.NodeID = n.ID
 		e.failure = &failure
 	}
-}
-
-// parkNode holds a node until the run is stopped: a person has to say what became of its command.
-func (e *execution) parkNode(ctx workflow.Context, i int) {
-	e.ended.Send(ctx, nodeEnd{Index: i, Parked: true})
-	untilStopped(ctx)
-}
-
-// park does the same for a command that is not its node's only one, or of no node.
-func (e *execution) park(ctx workflow.Context) {
-	e.parked++
-	e.busy--
-	untilStopped(ctx)
-	e.busy++
-	e.parked--
 }
 
 // untilStopped waits until the run is stopped: by a cancellation, its time limit, or an execution that has replaced it.
