@@ -2,12 +2,14 @@ package activities
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 
 	"runledger/agent"
 	"runledger/model"
+	"runledger/policy"
 	"runledger/tool"
 )
 
@@ -16,6 +18,8 @@ type Gate interface {
 	Begin(ctx context.Context, b agent.Begin) (agent.Begun, error)
 	Renew(ctx context.Context, runID, commandID string, epoch, dispatchNo int) (status agent.Status, owned bool, err error)
 	Commit(ctx context.Context, c agent.Commit) (agent.Decided, error)
+	// CommitTx lets work give the result inside the transaction that commits it. An error of work undoes both.
+	CommitTx(ctx context.Context, c agent.Commit, work func(context.Context, agent.Tx) (agent.Commit, error)) (agent.Decided, error)
 	Conclude(ctx context.Context, c agent.Conclude) (agent.Decided, error)
 }
 
@@ -25,6 +29,8 @@ type Reader interface {
 	Results(ctx context.Context, runID string, commandIDs []string) (map[string]agent.CommandResult, error)
 	NodeResults(ctx context.Context, runID string, nodeIDs []string) (map[string]agent.CommandResult, error)
 	History(ctx context.Context, conversationID string, before int64) ([]agent.Message, error)
+	// CommandInput is what a command on record was called with.
+	CommandInput(ctx context.Context, runID, commandID string) (json.RawMessage, error)
 }
 
 // Ender writes what is not a command's.
@@ -53,15 +59,35 @@ type Config struct {
 	// Models finds the client of a model by its name in the configuration; nil when the worker does not have it.
 	Models func(name string) model.Client
 	Tools  *tool.Set
+	// Policy, if set, is asked in the activity before a command that no rule of its run refuses.
+	Policy policy.Func
 	Log    *slog.Logger
+	// At, if set, is called wherever a fault would be told apart by what has happened before it. Tests break things there.
+	At func(ctx context.Context, at Boundary, call agent.Call)
 }
+
+// Boundary is a point on a command's way through the gate.
+type Boundary string
+
+const (
+	// BeforeBegin: nothing is on record.
+	BeforeBegin Boundary = "before_begin"
+	// AfterBegin: the dispatch is on record, the effect has not begun.
+	AfterBegin Boundary = "after_begin"
+	// AfterEffect: the effect has ended, its result is in this process only.
+	AfterEffect Boundary = "after_effect"
+	// AfterCommit: the result is on record, Temporal does not know.
+	AfterCommit Boundary = "after_commit"
+)
 
 // Activities are the activities of all runs of a worker. They are safe for concurrent use.
 type Activities struct {
 	ledger Ledger
 	models func(name string) model.Client
 	tools  *tool.Set
+	policy policy.Func
 	log    *slog.Logger
+	at     func(ctx context.Context, at Boundary, call agent.Call)
 }
 
 // New checks the configuration, so that what is missing shows when the worker starts and not in the middle of a run.
@@ -77,7 +103,10 @@ func New(cfg Config) (*Activities, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Activities{ledger: cfg.Ledger, models: cfg.Models, tools: cfg.Tools, log: cfg.Log}, nil
+	if cfg.At == nil {
+		cfg.At = func(context.Context, Boundary, agent.Call) {}
+	}
+	return &Activities{ledger: cfg.Ledger, models: cfg.Models, tools: cfg.Tools, policy: cfg.Policy, log: cfg.Log, at: cfg.At}, nil
 }
 
 func (a *Activities) client(ref agent.ModelRef) (model.Client, error) {
@@ -104,6 +133,11 @@ func (a *Activities) SettleCommand(ctx context.Context, call agent.SettleCall) (
 	row, err := a.ledger.Settle(ctx, call)
 	if err != nil {
 		return agent.SettleReply{}, crossing(err)
+	}
+	if row.State == agent.CommandInDoubt && row.Kind == agent.ToolCommand {
+		if row, err = a.settleDoubt(ctx, call, row); err != nil {
+			return agent.SettleReply{}, crossing(err)
+		}
 	}
 	settled := agent.SettleReply{Reply: replyOf(&row)}
 	if settled.Outcome != agent.OutcomeCommitted {

@@ -25,9 +25,7 @@ func (a *Activities) CallModel(ctx context.Context, in agent.ModelCall) (agent.M
 	if in.Turn > 0 {
 		kind = agent.ReactNode
 		c.checkpoint = agent.LLMComplete
-		if c.mayGoOn, err = a.mayGoOn(ctx, in); err == nil {
-			request, err = a.turnRequest(ctx, &run, in)
-		}
+		request, err = a.turnRequest(ctx, &run, in)
 	} else {
 		request, fault, err = a.nodeRequest(ctx, &run, plan, in.NodeID)
 	}
@@ -69,6 +67,7 @@ func (a *Activities) modelCommand(c command, run *agent.Run, kind agent.CommandK
 	ref := run.Definition.Model
 	c.begin.Kind, c.begin.Effect, c.begin.Model = kind, agent.Idempotent, &ref
 	c.begin.InputHash = inputHash(string(kind), ref.Name, json.RawMessage(asked))
+	c.asked.Agent = run.Definition.Agent
 	c.effect = func(ctx context.Context, d dispatch) (effectResult, error) {
 		if fault != nil {
 			return effectResult{}, fault
@@ -179,20 +178,6 @@ func (a *Activities) turnRequest(ctx context.Context, run *agent.Run, in agent.M
 	turns, err := a.turns(ctx, in)
 	request.Messages = append(request.Messages, turns...)
 	return request, err
-}
-
-// mayGoOn is false when the record holds an answer of this turn that asks for no tool: it ends the loop when it is injected.
-// An answer that asks for tools does not, nor does one that a late dispatch commits in this moment, which has seen to it.
-func (a *Activities) mayGoOn(ctx context.Context, in agent.ModelCall) (bool, error) {
-	recorded, err := a.ledger.Results(ctx, in.RunID, []string{in.CommandID})
-	if err != nil || recorded[in.CommandID].State != agent.Committed {
-		return true, err
-	}
-	var reply model.Reply
-	if err := json.Unmarshal(recorded[in.CommandID].Result, &reply); err != nil {
-		return true, agent.Failed(agent.CodeInternal, "run %s: command %s: recorded answer: %w", in.RunID, in.CommandID, err)
-	}
-	return len(reply.ToolCalls) > 0, nil
 }
 
 // turns are the messages of a loop's turns before the one that is asked for.

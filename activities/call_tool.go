@@ -66,27 +66,51 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (comman
 		c.begin.Effect = tool.ClassOf(a.lookup(in.Tool), args)
 	}
 	c.begin.Input, c.begin.InputHash = recordable(args), inputHash(string(agent.ToolCommand), in.Tool, args)
-	c.effect = func(ctx context.Context, d dispatch) (effectResult, error) {
-		if fault != nil {
-			return effectResult{}, fault
-		}
-		output, err := a.lookup(in.Tool).Call(ctx, tool.Call{Key: d.key, RunID: in.RunID, CommandID: in.CommandID, Attempt: d.no,
-			Arguments: args, Progress: func(string) {}})
+	c.asked.Agent = run.Definition.Agent
+	toolCall := func(d dispatch) tool.Call {
+		return tool.Call{Key: d.key, RunID: in.RunID, CommandID: in.CommandID, Attempt: d.no, Arguments: args, Progress: func(string) {}}
+	}
+	finish := func(output json.RawMessage, err error) (effectResult, error) {
 		if err != nil {
 			return effectResult{}, err
 		}
 		if !json.Valid(output) {
 			return effectResult{}, notJSON(c.begin.Effect, in.Tool)
 		}
-		result := effectResult{result: output, event: agent.CommandCommittedData{Kind: agent.ToolCommand, Tool: in.Tool, Output: agent.ShowValue(output)}}
-		if c.failureMessage != nil {
-			message := *c.failureMessage
-			message.Content = string(output)
-			result.message = &message
+		return toolResult(in.Tool, output, c.failureMessage), nil
+	}
+	c.effect = func(ctx context.Context, d dispatch) (effectResult, error) {
+		if fault != nil {
+			return effectResult{}, fault
 		}
-		return result, nil
+		return finish(a.lookup(in.Tool).Call(ctx, toolCall(d)))
+	}
+	if fault != nil {
+		return c, nil
+	}
+	switch t := a.lookup(in.Tool).(type) {
+	case tool.TxTool:
+		c.tx = func(ctx context.Context, tx agent.Tx, d dispatch) (effectResult, error) {
+			return finish(t.CallTx(ctx, tx, toolCall(d)))
+		}
+	case tool.Reconciler:
+		if c.begin.Effect == agent.External {
+			c.reconcile = a.toolFinding(t, in, args, c.failureMessage)
+		}
 	}
 	return c, nil
+}
+
+// toolResult is what a tool's output means for the record. message is what the conversation keeps of the call, without its
+// content; nil for nothing.
+func toolResult(name string, output json.RawMessage, message *agent.Message) effectResult {
+	result := effectResult{result: output, event: agent.CommandCommittedData{Kind: agent.ToolCommand, Tool: name, Output: agent.ShowValue(output)}}
+	if message != nil {
+		m := *message
+		m.Content = string(output)
+		result.message = &m
+	}
+	return result
 }
 
 // notJSON is the failure of a tool that has done its work and cannot say what it gave.

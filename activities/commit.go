@@ -12,6 +12,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"runledger/agent"
+	"runledger/policy"
 )
 
 // command is a side effect on its way through the gate.
@@ -20,13 +21,17 @@ type command struct {
 	begin agent.Begin
 	// checkpoint is taken at the commit when the command does not end its node.
 	checkpoint agent.CheckpointType
-	// mayGoOn: only the result tells whether the command ends its node, and the record holds none that does.
-	mayGoOn bool
 	// failureMessage is what the conversation keeps when the command fails for good, nil for nothing.
 	failureMessage *agent.Message
 	// effect does what the command is for. Its context ends on user cancel, on a stale epoch, at the deadline or at the end of
 	// the shutdown grace, and for no other reason.
 	effect func(ctx context.Context, d dispatch) (effectResult, error)
+	// tx does it instead of effect, for a tool whose whole effect is in the transaction that commits its result.
+	tx func(ctx context.Context, tx agent.Tx, d dispatch) (effectResult, error)
+	// reconcile finds out what became of a lost dispatch of the effect, nil when that cannot be found out.
+	reconcile func(ctx context.Context, d dispatch) (finding, error)
+	// asked is what the policy is asked about.
+	asked policy.Command
 }
 
 // dispatch tells an effect which of its executions it is.
@@ -74,30 +79,58 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 	durable := context.WithoutCancel(ctx)
 	info := activity.GetInfo(ctx)
 	c.begin.Call = c.call
-	c.begin.Ends = c.call.Ends && !c.mayGoOn
+	c.begin.FailureMessage = c.failureMessage
+	c.begin.Reconciles = c.reconcile != nil
 	c.begin.Dispatch = agent.Dispatch{Epoch: c.call.Epoch, Schedule: c.call.Schedule, Attempt: info.Attempt}
 
 	stopHeartbeat := heartbeat(durable)
 	defer stopHeartbeat()
 
-	begun, err := a.beginCommand(durable, c.begin)
+	a.at(ctx, BeforeBegin, c.call)
+	a.refuse(ctx, &c)
+	for {
+		begun, err := a.beginCommand(durable, c.begin)
+		if err != nil {
+			return agent.CommandRow{}, err
+		}
+		switch begun.Verdict {
+		case agent.MayExecute, agent.MayExecuteAgain, agent.MayProceed:
+			a.at(ctx, AfterBegin, c.call)
+			return a.execute(ctx, c, begun)
+		case agent.Inject, agent.InjectFailure, agent.MustDoubt, agent.IsInDoubt, agent.GiveUp:
+			return *begun.Row, nil
+		case agent.MustReconcile:
+			if row, decided, err := a.reconcileLost(durable, &c, begun); decided || err != nil {
+				return row, err
+			}
+			continue
+		case agent.MustWait:
+			return agent.CommandRow{}, retryLater(agent.CodeLeased, begun.Wait, "command %s is at work elsewhere", c.call.CommandID)
+		case agent.Refuse:
+			return agent.CommandRow{}, final(agent.CodeSuperseded, "command %s: a newer schedule has taken over", c.call.CommandID)
+		case agent.Mismatch:
+			return agent.CommandRow{}, final(agent.CodeMismatch, "command %s is on record with another input (hash %s, now %s)",
+				c.call.CommandID, begun.Row.InputHash, c.begin.InputHash)
+		}
+		return agent.CommandRow{}, final(agent.CodeInternal, "command %s: unknown verdict %q", c.call.CommandID, begun.Verdict)
+	}
+}
+
+// refuse asks the policy in code, when the rules of the run's record had nothing against the command.
+func (a *Activities) refuse(ctx context.Context, c *command) {
+	if a.policy == nil || c.call.Refusal != nil {
+		return
+	}
+	asked := c.asked
+	asked.RunID, asked.NodeID, asked.CommandID = c.call.RunID, c.call.NodeID, c.call.CommandID
+	asked.Kind, asked.Tool, asked.Effect, asked.Arguments = c.begin.Kind, c.begin.Tool, c.begin.Effect, c.begin.Input
+	decision, reason, err := a.policy(ctx, asked)
 	if err != nil {
-		return agent.CommandRow{}, err
+		decision, reason = policy.Forbid, "the policy could not decide: "+err.Error()
 	}
-	switch begun.Verdict {
-	case agent.MayExecute, agent.MayExecuteAgain, agent.MayProceed:
-		return a.execute(ctx, c, begun)
-	case agent.Inject, agent.InjectFailure, agent.MustDoubt, agent.IsInDoubt, agent.GiveUp:
-		return *begun.Row, nil
-	case agent.MustWait:
-		return agent.CommandRow{}, retryLater(agent.CodeLeased, begun.Wait, "command %s is at work elsewhere", c.call.CommandID)
-	case agent.Refuse:
-		return agent.CommandRow{}, final(agent.CodeSuperseded, "command %s: a newer schedule has taken over", c.call.CommandID)
-	case agent.Mismatch:
-		return agent.CommandRow{}, final(agent.CodeMismatch, "command %s is on record with another input (hash %s, now %s)",
-			c.call.CommandID, begun.Row.InputHash, c.begin.InputHash)
+	if decision != policy.Execute {
+		c.begin.Refusal = &agent.Refusal{Decision: decision, Reason: reason}
 	}
-	return agent.CommandRow{}, final(agent.CodeInternal, "command %s: unknown verdict %q", c.call.CommandID, begun.Verdict)
 }
 
 // beginCommand asks for leave to execute. A reply that is lost is asked for again at once: the row tells a dispatch that it
@@ -118,25 +151,73 @@ func (a *Activities) execute(ctx context.Context, c command, begun agent.Begun) 
 	effectCtx, end := a.effectContext(ctx, c, begun)
 	defer end()
 	started := time.Now()
-	result, err := a.perform(effectCtx, c, dispatch{no: begun.DispatchNo, key: agent.IdempotencyKey(c.call.RunID, c.call.CommandID)})
+	d := dispatch{no: begun.DispatchNo, key: agent.IdempotencyKey(c.call.RunID, c.call.CommandID)}
+	if c.tx != nil {
+		return a.executeTx(durable, effectCtx, end, c, begun, d)
+	}
+	result, err := a.perform(effectCtx, c, func(ctx context.Context) (effectResult, error) { return c.effect(ctx, d) })
 	cause := context.Cause(effectCtx)
 	end()
 	latency := time.Since(started)
+	a.at(ctx, AfterEffect, c.call)
+	var row agent.CommandRow
 	if err == nil {
-		return a.commit(durable, c, begun, result, latency)
+		row, err = a.commit(durable, c, begun, result, latency)
+	} else {
+		row, err = a.conclude(durable, c, begun, err, cause, latency)
 	}
-	return a.conclude(durable, c, begun, err, cause, latency)
+	a.at(ctx, AfterCommit, c.call)
+	return row, err
 }
 
+// executeTx lets a tool work in the transaction that commits its result. What it did in one that was undone has not happened.
+func (a *Activities) executeTx(ctx, effectCtx context.Context, end func(), c command, begun agent.Begun, d dispatch) (agent.CommandRow, error) {
+	started := time.Now()
+	var failure error
+	work := func(txCtx context.Context, tx agent.Tx) (agent.Commit, error) {
+		var r effectResult
+		// The statements end with the effect's context, the transaction with that of the write.
+		r, failure = a.perform(effectCtx, c, func(ctx context.Context) (effectResult, error) { return c.tx(ctx, tx, d) })
+		a.at(txCtx, AfterEffect, c.call)
+		return c.commit(begun.DispatchNo, r, time.Since(started)), failure
+	}
+	writeCtx, cancel := context.WithTimeout(ctx, begun.Remaining+commitTimeout)
+	defer cancel()
+	row, err := untilWritten(writeCtx, func(ctx context.Context) (agent.Decided, error) {
+		failure = nil
+		decided, err := a.ledger.CommitTx(ctx, c.commit(begun.DispatchNo, effectResult{}, 0), work)
+		if failure != nil {
+			return agent.Decided{}, &undone{failure}
+		}
+		return decided, err
+	})
+	cause := context.Cause(effectCtx)
+	end()
+	var broken *undone
+	if errors.As(err, &broken) {
+		if e, ok := agent.AsError(broken.err); !ok || e.Fault == agent.FaultUnknown {
+			broken.err = agent.Transient(agent.CodeToolFailed, "%w", broken.err) // nothing of it is left
+		}
+		row, err = a.conclude(ctx, c, begun, broken.err, cause, time.Since(started))
+	}
+	a.at(ctx, AfterCommit, c.call)
+	return row, err
+}
+
+// undone is the error of a tool whose transaction was undone. It ends the attempts to commit.
+type undone struct{ err error }
+
+func (e *undone) Error() string { return e.err.Error() }
+
 // perform does what the command is for. A panic is an error like any other that says nothing of the effect.
-func (a *Activities) perform(ctx context.Context, c command, d dispatch) (result effectResult, err error) {
+func (a *Activities) perform(ctx context.Context, c command, effect func(context.Context) (effectResult, error)) (result effectResult, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			a.log.ErrorContext(ctx, "an effect panicked", "run_id", c.call.RunID, "command_id", c.call.CommandID, "panic", p, "stack", string(debug.Stack()))
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	return c.effect(ctx, d)
+	return effect(ctx)
 }
 
 // effectContext is the context of an effect. A failed heartbeat ends the activity's context, so it is not derived from it:
@@ -200,11 +281,16 @@ func (a *Activities) renew(ctx context.Context, c command, begun agent.Begun, ca
 func (a *Activities) commit(ctx context.Context, c command, begun agent.Begun, r effectResult, latency time.Duration) (agent.CommandRow, error) {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	commit := agent.Commit{Call: c.call, Dispatch: c.begin.Dispatch, DispatchNo: begun.DispatchNo, Result: r.result, Event: r.event,
+	commit := c.commit(begun.DispatchNo, r, latency)
+	return untilWritten(ctx, func(ctx context.Context) (agent.Decided, error) { return a.ledger.Commit(ctx, commit) })
+}
+
+func (c *command) commit(dispatchNo int, r effectResult, latency time.Duration) agent.Commit {
+	commit := agent.Commit{Call: c.call, Dispatch: c.begin.Dispatch, DispatchNo: dispatchNo, Result: r.result, Event: r.event,
 		Message: r.message, Plan: r.plan, Checkpoint: c.checkpoint}
 	commit.Ends = commit.Ends && !r.goesOn
 	commit.Event.LatencyMS = latency.Milliseconds()
-	return untilWritten(ctx, func(ctx context.Context) (agent.Decided, error) { return a.ledger.Commit(ctx, commit) })
+	return commit
 }
 
 // conclude writes how an effect without a result ended.
@@ -214,12 +300,16 @@ func (a *Activities) conclude(ctx context.Context, c command, begun agent.Begun,
 	if end.lost {
 		return agent.CommandRow{}, final(agent.CodeSuperseded, "command %s: %s", c.call.CommandID, end.reason.Message)
 	}
+	if end.state == agent.CommandInDoubt && c.reconcile != nil && !errors.Is(cause, errCancelled) {
+		// Its tool can find out. The next attempt asks it, as if this worker had been lost.
+		end.state, end.retryAfter = agent.Dispatched, firstBackoff
+	}
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
 	conclude := agent.Conclude{Call: c.call, Dispatch: c.begin.Dispatch, DispatchNo: begun.DispatchNo, State: end.state,
 		Error: end.reason, RetryAfter: end.retryAfter, Message: c.failureMessage, LatencyMS: latency.Milliseconds()}
 	row, err := untilWritten(ctx, func(ctx context.Context) (agent.Decided, error) { return a.ledger.Conclude(ctx, conclude) })
-	if err == nil && row.State == agent.Released {
+	if err == nil && (row.State == agent.Released || row.State == agent.Dispatched) {
 		return row, retryLater(end.reason.Code, end.retryAfter, "%s", end.reason.Message)
 	}
 	return row, err
@@ -253,6 +343,10 @@ func untilAnswered(ctx context.Context, ask func(context.Context) error) error {
 		if err == nil {
 			return nil
 		}
+		var broken *undone
+		if errors.As(err, &broken) {
+			return err
+		}
 		if crossed := crossing(err); crossed != err { //nolint:errorlint // the same error means that it has no word for Temporal
 			return crossed
 		}
@@ -263,54 +357,6 @@ func untilAnswered(ctx context.Context, ask func(context.Context) error) error {
 		}
 		pause = min(2*pause, 2*time.Second)
 	}
-}
-
-// ending is how the gate ends a dispatch without a result.
-type ending struct {
-	state      agent.CommandState
-	reason     *agent.Error
-	retryAfter time.Duration
-	// lost: the command belongs to somebody else already; there is nothing to write.
-	lost bool
-}
-
-// judge decides what the failure of an effect means for its command: by why its context ended, if it did, then by what is
-// known about the effect, then by the effect class.
-func judge(err, cause error, effect agent.EffectClass, dispatchNo int) ending {
-	stopped := cause != nil && !errors.Is(cause, context.Canceled)
-	reason, typed := agent.AsError(err)
-	if !typed {
-		reason = agent.Unknown(agent.CodeToolFailed, "%w", err)
-		if effect == agent.Deterministic && !stopped {
-			reason.Fault = agent.FaultDefinite // it would fail the same way again
-		}
-	}
-	copied := *reason
-	reason = &copied
-	stopped = stopped && reason.Fault != agent.FaultDefinite
-	// What may have taken place outside cannot be taken back or repeated.
-	unsafe := effect == agent.External && reason.Fault != agent.FaultTransient
-	switch {
-	case stopped && errors.Is(cause, errStale):
-		return ending{lost: true, reason: reason}
-	case stopped && unsafe:
-		return ending{state: agent.CommandInDoubt, reason: &agent.Error{Code: agent.CodeInDoubt, Message: cause.Error() + "; " + reason.Message}}
-	case stopped && errors.Is(cause, errCancelled):
-		return ending{state: agent.CommandAborted, reason: &agent.Error{Code: agent.CodeCancelled, Message: cause.Error()}}
-	case stopped && errors.Is(cause, errDeadline):
-		return ending{state: agent.Released, reason: &agent.Error{Code: agent.CodeTimeout, Message: cause.Error()}, retryAfter: backoff(dispatchNo)}
-	case stopped && errors.Is(cause, errShutdown):
-		return ending{state: agent.Released, reason: &agent.Error{Code: agent.CodeShutdown, Message: cause.Error()}}
-	case reason.Fault == agent.FaultDefinite:
-		return ending{state: agent.CommandFailed, reason: reason}
-	case unsafe:
-		return ending{state: agent.CommandInDoubt, reason: reason}
-	}
-	return ending{state: agent.Released, reason: reason, retryAfter: max(reason.RetryAfter, backoff(dispatchNo))}
-}
-
-func backoff(dispatchNo int) time.Duration {
-	return min(firstBackoff<<min(dispatchNo-1, 10), longestBackoff)
 }
 
 // heartbeat tells Temporal that the activity lives, from the first line on. It is recorded on a context that a failed call

@@ -49,7 +49,7 @@ func (m *memory) Begin(_ context.Context, b agent.Begin) (agent.Begun, error) {
 	if m.away {
 		return agent.Begun{}, errAway
 	}
-	begun := agent.Begun{Verdict: agent.Admit(m.row, b.Dispatch, b.InputHash, time.Now()), Row: m.row}
+	begun := agent.Begun{Verdict: agent.Admit(m.row, agent.Ask{Dispatch: b.Dispatch, InputHash: b.InputHash, Reconciles: b.Reconciles, VoidNo: b.VoidNo}, time.Now()), Row: m.row}
 	switch begun.Verdict {
 	case agent.MayExecute, agent.MayExecuteAgain:
 		begun.DispatchNo, begun.Remaining = 1, time.Duration(b.Timeout)

@@ -106,6 +106,8 @@ const (
 	OutcomeFailed    Outcome = "failed"
 	OutcomeInDoubt   Outcome = "in_doubt"
 	OutcomeAborted   Outcome = "aborted"
+	// OutcomeRetry is a person's word on a command in doubt: it may be dispatched again.
+	OutcomeRetry Outcome = "retry"
 	// OutcomeUnknown: nothing is on record; SettleCommand has fenced the schedule, and the command may be scheduled again.
 	OutcomeUnknown Outcome = "unknown"
 )

@@ -47,6 +47,28 @@ func CommandNodeID(commandID string) string {
 	return commandID
 }
 
+// TurnTool is the inverse of TurnToolCommandID: the model command whose answer asked for a tool call, and which of its calls
+// it was. Ok is false for every other command.
+func TurnTool(commandID string) (modelCommandID string, index int, ok bool) {
+	turn := strings.IndexByte(commandID, '#')
+	dot := strings.LastIndexByte(commandID, '.')
+	if turn < 0 || dot < turn {
+		return "", 0, false
+	}
+	index, err := strconv.Atoi(commandID[dot+1:])
+	if err != nil || index < 0 {
+		return "", 0, false
+	}
+	return commandID[:dot], index, true
+}
+
+// OwnerCommandID gives the command whose effect asked for a recorded effect, owner/effect. Ok is false for every other
+// command.
+func OwnerCommandID(commandID string) (owner string, ok bool) {
+	owner, _, ok = strings.Cut(commandID, "/")
+	return owner, ok
+}
+
 // IdempotencyKey is what an effect sends along so that the other side can tell a repetition. It never contains an attempt.
 func IdempotencyKey(runID, commandID string) string { return runID + "/" + commandID }
 

@@ -194,6 +194,31 @@ type (
 		Reason string      `json:"reason"`
 	}
 
+	// CommandResolvedData says what became of a command that was in doubt, or of a dispatch that was lost, and who says so.
+	CommandResolvedData struct {
+		// Outcome is "committed", "failed" or "retry".
+		Outcome Outcome `json:"outcome"`
+		// By is a person, "late_result" or "reconcile".
+		By   string `json:"by"`
+		Note string `json:"note,omitempty"`
+		// Hash is that of the result, for committed.
+		Hash string `json:"result_hash,omitempty"`
+	}
+
+	// CommandReopenedData says why a command that had ended may be dispatched again.
+	CommandReopenedData struct {
+		Reason string `json:"reason"`
+	}
+
+	// PolicyDecidedData says that the policy was against a command.
+	PolicyDecidedData struct {
+		Decision Decision    `json:"decision"`
+		Reason   string      `json:"reason,omitempty"`
+		Kind     CommandKind `json:"kind"`
+		Tool     string      `json:"tool,omitempty"`
+		Effect   EffectClass `json:"effect_class"`
+	}
+
 	// AttemptDiscardedData says that what a dispatch did does not count, and when the next one may begin.
 	AttemptDiscardedData struct {
 		Reason string `json:"reason"`

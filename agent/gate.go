@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"time"
 )
@@ -23,8 +24,10 @@ type CommandRow struct {
 	Effect    EffectClass
 	State     CommandState
 	InputHash string
-	// DispatchNo counts the executions of the effect; Owner is the dispatch that wrote the row last.
+	// DispatchNo counts the executions of the effect over the command's whole life; those up to BaseNo do not count against
+	// MaxDispatches, since somebody reopened the command after them. Owner is the dispatch that wrote the row last.
 	DispatchNo int
+	BaseNo     int
 	Owner      Dispatch
 	LeaseUntil time.Time
 	Deadline   time.Time
@@ -33,6 +36,8 @@ type CommandRow struct {
 	Result     json.RawMessage
 	ResultHash string
 	Error      *Error
+	// Resolution is what was last said of the command while it was in doubt, nil for nothing.
+	Resolution *CommandResolvedData
 }
 
 // Verdict is what the gate lets a dispatch do.
@@ -49,6 +54,9 @@ const (
 	Inject Verdict = "inject"
 	// InjectFailure: a failure is on record. Execute nothing.
 	InjectFailure Verdict = "inject_failure"
+	// MustReconcile: the last dispatch of an external effect was lost, and whoever asks can find out what became of it. Nothing
+	// was written; ask again with what was found.
+	MustReconcile Verdict = "must_reconcile"
 	// MustDoubt: the last dispatch of an external effect was lost. It is in doubt now. Execute nothing.
 	MustDoubt Verdict = "must_doubt"
 	// IsInDoubt: the command is in doubt already. Execute nothing.
@@ -63,13 +71,25 @@ const (
 	Mismatch Verdict = "mismatch"
 )
 
-// Admit decides what dispatch d may do with a command, from its row (nil when there is none) and the database's clock.
-// It is the whole of the gate's rules at the beginning of a command; the ledger asks it with the row locked.
-func Admit(row *CommandRow, d Dispatch, inputHash string, now time.Time) Verdict {
+// Ask is a dispatch that asks for a command.
+type Ask struct {
+	Dispatch  Dispatch
+	InputHash string
+	// Reconciles: whoever asks can find out what became of a lost dispatch of the effect.
+	Reconciles bool
+	// VoidNo is the number of a lost dispatch of which it was found out that it did not take place and no longer can once its
+	// deadline is over; 0 for none.
+	VoidNo int
+}
+
+// Admit decides what a dispatch may do with a command, from its row (nil when there is none) and the database's clock. It
+// is the whole of the gate's rules at the beginning of a command; the ledger asks it with the row locked.
+func Admit(row *CommandRow, a Ask, now time.Time) Verdict {
 	if row == nil {
 		return MayExecute
 	}
-	if row.InputHash != "" && row.InputHash != inputHash {
+	d := a.Dispatch
+	if row.InputHash != "" && row.InputHash != a.InputHash {
 		return Mismatch
 	}
 	switch row.State {
@@ -94,7 +114,7 @@ func Admit(row *CommandRow, d Dispatch, inputHash string, now time.Time) Verdict
 		if d.Before(row.Owner) {
 			return Refuse
 		}
-		if row.DispatchNo >= MaxDispatches {
+		if row.exhausted() {
 			return GiveUp
 		}
 		return MayExecute
@@ -106,15 +126,27 @@ func Admit(row *CommandRow, d Dispatch, inputHash string, now time.Time) Verdict
 			return Refuse
 		case now.Before(row.LeaseUntil):
 			return MustWait
-		case row.Effect == External:
-			return MustDoubt
-		case row.DispatchNo >= MaxDispatches:
-			return GiveUp
 		}
-		return MayExecuteAgain
+		return row.lost(a, now)
 	}
 	return Refuse
 }
+
+// lost decides after a dispatch whose worker has not renewed its lease.
+func (row *CommandRow) lost(a Ask, now time.Time) Verdict {
+	void := a.VoidNo == row.DispatchNo && !now.Before(row.Deadline)
+	switch {
+	case row.Effect == External && !void && a.Reconciles:
+		return MustReconcile
+	case row.Effect == External && !void:
+		return MustDoubt
+	case row.exhausted():
+		return GiveUp
+	}
+	return MayExecuteAgain
+}
+
+func (row *CommandRow) exhausted() bool { return row.DispatchNo-row.BaseNo >= MaxDispatches }
 
 // Begin asks the ledger to let a dispatch execute a command.
 type Begin struct {
@@ -125,6 +157,11 @@ type Begin struct {
 	Model     *ModelRef
 	Effect    EffectClass
 	InputHash string
+	// Reconciles and VoidNo are those of Ask.
+	Reconciles bool
+	VoidNo     int
+	// Unfound is why nothing could be found out about the lost dispatch, told where the command is in doubt because of it.
+	Unfound string
 	// Input is what a tool is called with, kept with the command.
 	Input json.RawMessage
 	// Node is what node_started says, when this command opens a node of a plan.
@@ -133,6 +170,9 @@ type Begin struct {
 	Plan *PlanStartedData
 	// Checkpoint is the checkpoint to take when the command is emitted; "" for none.
 	Checkpoint CheckpointType
+	// FailureMessage is what the conversation keeps when the command fails here, refused or given up; nil for nothing. Its
+	// content is the error.
+	FailureMessage *Message
 }
 
 // Begun is the ledger's answer to Begin.
@@ -143,7 +183,7 @@ type Begun struct {
 	Remaining time.Duration
 	// Wait is how long the lease that stands in the way still lasts, for MustWait.
 	Wait time.Duration
-	// Row is the record, when there is nothing to execute.
+	// Row is the record, when there is nothing to execute, or a lost dispatch to reconcile.
 	Row *CommandRow
 }
 
@@ -160,6 +200,8 @@ type Commit struct {
 	Plan *PlanGeneratedData
 	// Checkpoint is the checkpoint to take when the command does not end its node; "" for none.
 	Checkpoint CheckpointType
+	// Reconciled: the result is that of the lost dispatch DispatchNo, found out by its tool, and not this dispatch's own.
+	Reconciled bool
 }
 
 // Conclude ends a dispatch without a result.
@@ -167,7 +209,8 @@ type Conclude struct {
 	Call
 	Dispatch   Dispatch
 	DispatchNo int
-	// State is Released, CommandFailed, CommandAborted or CommandInDoubt.
+	// State is Released, CommandFailed, CommandAborted or CommandInDoubt; or Dispatched, for an effect that is over and of which
+	// nothing is known, when its tool can find out: only its lease ends then.
 	State CommandState
 	Error *Error
 	// RetryAfter is told in attempt_discarded.
@@ -177,10 +220,36 @@ type Conclude struct {
 	LatencyMS int64
 }
 
+// Resolution is somebody's word on a command in doubt.
+type Resolution struct {
+	// Outcome is OutcomeCommitted with a Result, OutcomeFailed, or OutcomeRetry.
+	Outcome Outcome
+	Result  json.RawMessage
+	By      string
+	Note    string
+}
+
+// Who resolves commands in doubt, apart from people.
+const (
+	// ByLateResult: the dispatch that was given up has reported after all.
+	ByLateResult = "late_result"
+	// ByReconcile: the tool has found out what became of a lost dispatch.
+	ByReconcile = "reconcile"
+)
+
 // Decided is what the record says of a command after Commit or Conclude: this dispatch's word if it still owned the
 // command, else what somebody else had written.
 type Decided struct {
 	Row *CommandRow
 	// Mine is true when this dispatch's word is what stands.
 	Mine bool
+}
+
+// Tx is the part of a Postgres transaction that a tool may use whose whole effect is in the ledger's own database.
+type Tx interface {
+	// Exec runs a statement and returns the number of rows it affected.
+	Exec(ctx context.Context, sql string, args ...any) (int64, error)
+	// Query runs a query and calls scan for each row, in order, with a function that copies the row's columns. It returns
+	// the first error of the query, of scan or of the connection.
+	Query(ctx context.Context, scan func(columns func(dest ...any) error) error, sql string, args ...any) error
 }

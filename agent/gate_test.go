@@ -88,17 +88,17 @@ func TestAdmitTable(t *testing.T) {
 								want = agent.MayExecuteAgain
 							}
 						}
-						require.Equal(t, want, agent.Admit(row, d, "h", now), name)
-						require.Equal(t, agent.Mismatch, agent.Admit(row, d, "other", now), name)
+						require.Equal(t, want, agent.Admit(row, agent.Ask{Dispatch: d, InputHash: "h"}, now), name)
+						require.Equal(t, agent.Mismatch, agent.Admit(row, agent.Ask{Dispatch: d, InputHash: "other"}, now), name)
 					}
 				}
 			}
 		}
 	}
-	require.Equal(t, agent.MayExecute, agent.Admit(nil, owner, "h", now))
-	require.Equal(t, agent.MayExecute, agent.Admit(&agent.CommandRow{State: agent.Fenced, Owner: owner}, agent.Dispatch{Epoch: 3, Schedule: 6, Attempt: 1}, "h", now),
+	require.Equal(t, agent.MayExecute, agent.Admit(nil, agent.Ask{Dispatch: owner, InputHash: "h"}, now))
+	require.Equal(t, agent.MayExecute, agent.Admit(&agent.CommandRow{State: agent.Fenced, Owner: owner}, agent.Ask{Dispatch: agent.Dispatch{Epoch: 3, Schedule: 6, Attempt: 1}, InputHash: "h"}, now),
 		"a fence knows no input")
-	require.Equal(t, agent.Refuse, agent.Admit(&agent.CommandRow{State: "a state of a later release", Owner: owner}, owner, "h", now), "the gate fails closed")
+	require.Equal(t, agent.Refuse, agent.Admit(&agent.CommandRow{State: "a state of a later release", Owner: owner}, agent.Ask{Dispatch: owner, InputHash: "h"}, now), "the gate fails closed")
 }
 
 // R0-3, R1-11, R2-5: what is committed is never executed again; an external effect that was dispatched neither.
@@ -112,15 +112,23 @@ func TestAdmitNeverRepeats(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		row := &agent.CommandRow{State: rapid.SampledFrom(allStates).Draw(t, "state"), Owner: dispatch.Draw(t, "owner"), InputHash: "h",
 			Effect:     rapid.SampledFrom([]agent.EffectClass{agent.Deterministic, agent.Idempotent, agent.External}).Draw(t, "effect"),
-			DispatchNo: rapid.IntRange(0, agent.MaxDispatches).Draw(t, "dispatches"),
-			LeaseUntil: now.Add(time.Duration(rapid.IntRange(-2, 2).Draw(t, "lease")) * time.Second)}
+			DispatchNo: rapid.IntRange(0, 2*agent.MaxDispatches).Draw(t, "dispatches"),
+			LeaseUntil: now.Add(time.Duration(rapid.IntRange(-2, 2).Draw(t, "lease")) * time.Second),
+			Deadline:   now.Add(time.Duration(rapid.IntRange(-2, 2).Draw(t, "deadline")) * time.Second)}
+		row.BaseNo = rapid.IntRange(0, row.DispatchNo).Draw(t, "base")
 		d := dispatch.Draw(t, "dispatch")
-		v := agent.Admit(row, d, rapid.SampledFrom([]string{"h", "i"}).Draw(t, "hash"), now)
+		ask := agent.Ask{Dispatch: d, InputHash: rapid.SampledFrom([]string{"h", "i"}).Draw(t, "hash"), Reconciles: rapid.Bool().Draw(t, "reconciles"),
+			VoidNo: rapid.IntRange(0, row.DispatchNo).Draw(t, "void")}
+		v := agent.Admit(row, ask, now)
 		if row.State == agent.Committed || row.State == agent.CommandFailed || row.State == agent.CommandInDoubt {
 			require.False(t, executes(v), "decided, and executed again")
 		}
-		if row.State == agent.Dispatched && row.Effect == agent.External && d != row.Owner {
+		void := ask.VoidNo == row.DispatchNo && !now.Before(row.Deadline)
+		if row.State == agent.Dispatched && row.Effect == agent.External && d != row.Owner && !void {
 			require.False(t, executes(v), "external, dispatched, and executed again")
+		}
+		if row.State == agent.Dispatched && row.Effect != agent.External {
+			require.NotContains(t, []agent.Verdict{agent.MustDoubt, agent.MustReconcile}, v, "only an external effect is ever in doubt")
 		}
 		if d.Before(row.Owner) {
 			require.False(t, executes(v), "an older dispatch got past a newer one")
@@ -128,10 +136,55 @@ func TestAdmitNeverRepeats(t *testing.T) {
 		if row.State == agent.Dispatched && now.Before(row.LeaseUntil) && d != row.Owner {
 			require.False(t, executes(v), "two at work at once")
 		}
-		if row.DispatchNo >= agent.MaxDispatches && (row.State == agent.Released || row.State == agent.Dispatched && d != row.Owner) {
+		if row.DispatchNo-row.BaseNo >= agent.MaxDispatches && (row.State == agent.Released || row.State == agent.Dispatched && d != row.Owner) {
 			require.False(t, executes(v), "dispatched more often than allowed")
 		}
 	})
+}
+
+// A lost external dispatch is reconciled where that is possible, and dispatched again only on the tool's conclusive word, given
+// after its deadline.
+func TestAdmitReconciles(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	lost := agent.CommandRow{State: agent.Dispatched, Effect: agent.External, InputHash: "h", DispatchNo: 2, Owner: agent.Dispatch{Epoch: 1, Schedule: 1, Attempt: 1},
+		LeaseUntil: now.Add(-time.Second), Deadline: now}
+	for name, c := range map[string]struct {
+		change func(*agent.CommandRow, *agent.Ask)
+		want   agent.Verdict
+	}{
+		"cannot be reconciled":      {func(*agent.CommandRow, *agent.Ask) {}, agent.MustDoubt},
+		"can be":                    {func(_ *agent.CommandRow, a *agent.Ask) { a.Reconciles = true }, agent.MustReconcile},
+		"its lease is not over":     {func(r *agent.CommandRow, a *agent.Ask) { a.Reconciles, r.LeaseUntil = true, now.Add(1) }, agent.MustWait},
+		"found void":                {func(_ *agent.CommandRow, a *agent.Ask) { a.Reconciles, a.VoidNo = true, 2 }, agent.MayExecuteAgain},
+		"found void too early":      {func(r *agent.CommandRow, a *agent.Ask) { a.Reconciles, a.VoidNo, r.Deadline = true, 2, now.Add(1) }, agent.MustReconcile},
+		"an earlier one found void": {func(_ *agent.CommandRow, a *agent.Ask) { a.VoidNo = 1 }, agent.MustDoubt},
+		"void, and often enough":    {func(r *agent.CommandRow, a *agent.Ask) { r.DispatchNo, a.VoidNo = agent.MaxDispatches, agent.MaxDispatches }, agent.GiveUp},
+		"void, and reopened": {func(r *agent.CommandRow, a *agent.Ask) {
+			r.DispatchNo, r.BaseNo, a.VoidNo = agent.MaxDispatches, 1, agent.MaxDispatches
+		}, agent.MayExecuteAgain},
+		"idempotent": {func(r *agent.CommandRow, a *agent.Ask) { r.Effect, a.Reconciles = agent.Idempotent, true }, agent.MayExecuteAgain},
+		"settled":    {func(r *agent.CommandRow, a *agent.Ask) { r.State, a.Reconciles = agent.CommandInDoubt, true }, agent.IsInDoubt},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			row, ask := lost, agent.Ask{Dispatch: agent.Dispatch{Epoch: 1, Schedule: 1, Attempt: 2}, InputHash: "h"}
+			c.change(&row, &ask)
+			require.Equal(t, c.want, agent.Admit(&row, ask, now))
+		})
+	}
+}
+
+func TestTurnTool(t *testing.T) {
+	t.Parallel()
+	model, index, ok := agent.TurnTool(agent.TurnToolCommandID("main", 3, 12))
+	require.True(t, ok)
+	require.Equal(t, "main#3", model)
+	require.Equal(t, 12, index)
+	for _, id := range []string{"a", "a~2", "main#1", "main#1.x", "main#1.-1", "plan", ""} {
+		_, _, ok := agent.TurnTool(id)
+		require.False(t, ok, id)
+	}
 }
 
 func TestDispatchOrder(t *testing.T) {

@@ -27,4 +27,6 @@ const (
 	ConflictRunEnded = "run-ended"
 	// ConflictRunOpen: the conversation has a run at work.
 	ConflictRunOpen = "run-open"
+	// ConflictNotInDoubt: the command is not in doubt, or no longer.
+	ConflictNotInDoubt = "command-not-in-doubt"
 )

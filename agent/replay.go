@@ -126,3 +126,14 @@ func NodeOutput(kind CommandKind, result json.RawMessage) (json.RawMessage, erro
 	}
 	return nil, fmt.Errorf("command kind %q has no output", kind)
 }
+
+// EndsNode reports whether a committed command that may end its node does: a model's turn that asks for tools does not.
+func EndsNode(kind CommandKind, result json.RawMessage) bool {
+	if kind != ModelCommand {
+		return true
+	}
+	var reply struct {
+		ToolCalls []json.RawMessage `json:"tool_calls"`
+	}
+	return json.Unmarshal(result, &reply) != nil || len(reply.ToolCalls) == 0
+}

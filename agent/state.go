@@ -99,7 +99,16 @@ func Apply(s State, e Event) (State, error) {
 		s.Open = withoutItem(s.Open, e.CommandID)
 		s.InDoubt = withItem(s.InDoubt, e.CommandID)
 	case CommandReopened:
-		s.InDoubt = withoutItem(s.InDoubt, e.CommandID)
+		s.reopen(e.CommandID)
+	case CommandResolved:
+		// committed and failed are followed by an event that says so
+		var d CommandResolvedData
+		if err := decode(e, &d); err != nil {
+			return s, err
+		}
+		if d.Outcome == OutcomeRetry {
+			s.reopen(e.CommandID)
+		}
 	case RunPaused:
 		s.Status = Paused
 	case RunUnpaused:
@@ -112,7 +121,7 @@ func Apply(s State, e Event) (State, error) {
 		s.Status = FailedStatus
 	case RunCancelled:
 		s.Status = Cancelled
-	case PlanStarted, PlanRevised, PolicyDecided, CommandResolved, AttemptDiscarded, Progress, CheckpointSaved,
+	case PlanStarted, PlanRevised, PolicyDecided, AttemptDiscarded, Progress, CheckpointSaved,
 		ApprovalRequested, ApprovalResolved, InputReceived, LimitReachedType, RunForked, TimerFired, UUIDRecorded,
 		RandomRecorded, HTTPRecorded, MessageAdded:
 		// These are part of the story, not of the position.
@@ -134,6 +143,11 @@ func (s *State) applyNode(e Event, i int) {
 		s.Skipped = s.Skipped.With(i)
 	default:
 	}
+}
+
+func (s *State) reopen(commandID string) {
+	s.Open = withItem(s.Open, commandID)
+	s.InDoubt = withoutItem(s.InDoubt, commandID)
 }
 
 func (s *State) close(commandID string) {

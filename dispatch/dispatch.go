@@ -150,6 +150,8 @@ func (d *Dispatcher) send(ctx context.Context, i ledger.Intent) error {
 		return d.start(ctx, i)
 	case ledger.CancelIntent:
 		return d.signal(ctx, i, agent.CancelSignal)
+	case ledger.ResolvedIntent:
+		return d.signal(ctx, i, agent.ResolvedSignal)
 	}
 	return fmt.Errorf("intent %d: unknown kind %q", i.ID, i.Kind)
 }

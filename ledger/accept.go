@@ -222,19 +222,24 @@ func (l *Ledger) RequestCancel(ctx context.Context, owner, runID, by, reason str
 		if taken.RowsAffected() > 0 {
 			return t.end(ctx, agent.FinishCall{Status: agent.Cancelled, By: by, Error: &agent.Error{Code: agent.CodeCancelled, Message: reason}}, false)
 		}
-		payload, err := json.Marshal(agent.Intent{By: textSafe(by), Reason: textSafe(reason)})
-		if err != nil {
-			return err
-		}
 		t.writes.Queue(`UPDATE agent_executions SET status = 'cancelling' WHERE run_id = $1`, runID)
-		t.writes.Queue(`INSERT INTO intents (run_id, epoch, kind, payload) VALUES ($1, $2, 'cancel', $3)`, runID, run.Epoch, string(payload))
-		return nil
+		return t.ask(CancelIntent, agent.Intent{By: textSafe(by), Reason: textSafe(reason)})
 	})
 	if err != nil {
 		return agent.Run{}, fmt.Errorf("cancel run %s: %w", runID, err)
 	}
-	l.notifier.news(run.ConversationID, true)
 	return l.Run(ctx, owner, runID)
+}
+
+// ask queues an intent for the run's execution.
+func (t *txn) ask(kind IntentKind, i agent.Intent) error {
+	payload, err := json.Marshal(i)
+	if err != nil {
+		return err
+	}
+	t.writes.Queue(`INSERT INTO intents (run_id, epoch, kind, payload) VALUES ($1, $2, $3, $4)`, t.run.runID, t.run.epoch, kind, string(payload))
+	t.intent = true
+	return nil
 }
 
 func nullText(s string) any {

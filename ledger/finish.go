@@ -18,7 +18,9 @@ func (l *Ledger) Record(ctx context.Context, call agent.RecordCall) (agent.Recor
 	err := l.write(ctx, scope, func(t *txn) error {
 		reply.Sequence = t.last
 		if call.Status != "" && !t.run.status.Terminal() && t.run.status != agent.Cancelling {
-			t.writes.Queue(`UPDATE agent_executions SET status = $2 WHERE run_id = $1`, call.RunID, call.Status)
+			// The last doubt may have been resolved while this was on its way.
+			t.writes.Queue(`UPDATE agent_executions SET status = $2 WHERE run_id = $1
+				AND ($2 <> 'in_doubt' OR EXISTS (SELECT 1 FROM commands WHERE run_id = $1 AND state = 'in_doubt'))`, call.RunID, call.Status)
 		}
 		return nil
 	})

@@ -464,7 +464,7 @@ func TestNothingIsWrittenAfterTheTerminalEvent(t *testing.T) {
 	for _, status := range []agent.Status{agent.FailedStatus, agent.Cancelled} {
 		b := setup(t)
 		run := b.accepted(t, twoStep(t))
-		b.begins(t, command{run: run, id: "a", effect: agent.External})
+		b.begins(t, command{run: run, id: "a"})
 		end := b.finish(t, run, status)
 		for name, err := range everyWrite(t, b, run, 1) {
 			t.Log(name)
@@ -491,16 +491,23 @@ func TestRecordSetsWhereTheRunStands(t *testing.T) {
 		_, err := b.Record(t.Context(), agent.RecordCall{Scope: agent.Scope{RunID: run.RunID, Epoch: 1}, Status: status})
 		require.NoError(t, err)
 	}
+	record(agent.InDoubt)
+	read, err := b.Run(t.Context(), owner, run.RunID)
+	require.NoError(t, err)
+	require.Equal(t, agent.Running, read.Status, "the last doubt was resolved while this was on its way")
+	doubtful := command{run: run, id: "a", effect: agent.External}
+	_, err = b.Conclude(t.Context(), doubtful.conclude(b.begins(t, doubtful), agent.CommandInDoubt, agent.Unknown(agent.CodeTimeout, "x")))
+	require.NoError(t, err)
 	for _, status := range []agent.Status{agent.InDoubt, agent.Running} {
 		record(status)
 		read, err := b.Run(t.Context(), owner, run.RunID)
 		require.NoError(t, err)
 		require.Equal(t, status, read.Status)
 	}
-	_, err := b.RequestCancel(t.Context(), owner, run.RunID, "", "")
+	_, err = b.RequestCancel(t.Context(), owner, run.RunID, "", "")
 	require.NoError(t, err)
 	record(agent.Running)
-	read, err := b.Run(t.Context(), owner, run.RunID)
+	read, err = b.Run(t.Context(), owner, run.RunID)
 	require.NoError(t, err)
 	require.Equal(t, agent.Cancelling, read.Status, "a run that is being cancelled stays so until it has ended")
 }

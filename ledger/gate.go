@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -27,7 +28,8 @@ func (l *Ledger) Begin(ctx context.Context, b agent.Begin) (agent.Begun, error) 
 		if t.run.status.Terminal() {
 			return t.ended()
 		}
-		begun = agent.Begun{Verdict: agent.Admit(t.command, b.Dispatch, b.InputHash, t.now)}
+		begun = agent.Begun{Verdict: agent.Admit(t.command, agent.Ask{Dispatch: b.Dispatch,
+			InputHash: b.InputHash, Reconciles: b.Reconciles, VoidNo: b.VoidNo}, t.now)}
 		return t.begin(ctx, b, &begun)
 	})
 	if err != nil {
@@ -45,8 +47,11 @@ func (t *txn) begin(ctx context.Context, b agent.Begin, begun *agent.Begun) erro
 	}
 	switch begun.Verdict {
 	case agent.MayExecuteAgain:
-		err := t.event(agent.AttemptDiscarded, b.NodeID, b.CommandID, t.command.DispatchNo,
-			agent.AttemptDiscardedData{Reason: "the worker was lost"})
+		reason := "the worker was lost"
+		if b.VoidNo == t.command.DispatchNo {
+			reason += "; the tool has found out that the effect did not take place"
+		}
+		err := t.event(agent.AttemptDiscarded, b.NodeID, b.CommandID, t.command.DispatchNo, agent.AttemptDiscardedData{Reason: reason})
 		if err != nil {
 			return err
 		}
@@ -58,20 +63,25 @@ func (t *txn) begin(ctx context.Context, b agent.Begin, begun *agent.Begun) erro
 		begun.Remaining = t.command.Deadline.Sub(t.now)
 	case agent.MustWait:
 		begun.Wait = t.command.LeaseUntil.Sub(t.now)
+	case agent.MustReconcile:
+		begun.DispatchNo = t.command.DispatchNo
+		begun.Remaining = t.command.Deadline.Sub(t.now)
+		begun.Row = t.command
 	case agent.MustDoubt:
 		reason := &agent.Error{Code: agent.CodeInDoubt, CommandID: b.CommandID, NodeID: b.NodeID,
 			Message: "the worker was lost while the effect was at work"}
+		if b.Unfound != "" {
+			reason.Message = "nobody knows how the effect ended, and its tool could not find out: " + b.Unfound
+		}
 		if err := t.decide(b.Dispatch, agent.CommandInDoubt, reason, 0); err != nil {
 			return err
 		}
 		begun.Row = t.command
 	case agent.GiveUp:
 		reason := &agent.Error{Code: agent.CodeTooManyTries, CommandID: b.CommandID, NodeID: b.NodeID,
-			Message: fmt.Sprintf("dispatched %d times without a result", t.command.DispatchNo)}
-		if err := t.decide(b.Dispatch, agent.CommandFailed, reason, 0); err != nil {
-			return err
-		}
+			Message: fmt.Sprintf("dispatched %d times without a result", t.command.DispatchNo-t.command.BaseNo)}
 		begun.Row = t.command
+		return t.fail(b, reason)
 	case agent.Inject:
 		begun.Row = t.command
 		return t.finishInjected(ctx, b.Call)
@@ -81,18 +91,67 @@ func (t *txn) begin(ctx context.Context, b agent.Begin, begun *agent.Begun) erro
 	return nil
 }
 
+// fail decides a command that ends here without an execution.
+func (t *txn) fail(b agent.Begin, reason *agent.Error) error {
+	if err := t.decide(b.Dispatch, agent.CommandFailed, reason, 0); err != nil || b.FailureMessage == nil {
+		return err
+	}
+	m := *b.FailureMessage
+	m.Content = reason.Error()
+	return t.message(&m)
+}
+
+// refuse puts on record that the policy is against a command, which fails with that.
+func (t *txn) refuse(b agent.Begin, begun *agent.Begun) error {
+	if t.command == nil || t.command.DispatchNo == 0 {
+		if err := t.openNode(b); err != nil {
+			return err
+		}
+	}
+	err := t.event(agent.PolicyDecided, b.NodeID, b.CommandID, 0, agent.PolicyDecidedData{Decision: b.Refusal.Decision, Reason: b.Refusal.Reason,
+		Kind: b.Kind, Tool: b.Tool, Effect: b.Effect})
+	if err != nil {
+		return err
+	}
+	if t.command == nil {
+		t.command = &agent.CommandRow{RunID: b.RunID, CommandID: b.CommandID}
+	}
+	t.command.NodeID, t.command.Kind, t.command.Tool, t.command.Effect, t.command.InputHash = b.NodeID, b.Kind, b.Tool, b.Effect, b.InputHash
+	t.writeRow(b, t.command.DispatchNo, t.now)
+	message := "the policy says " + string(b.Refusal.Decision)
+	if b.Refusal.Reason != "" {
+		message += ": " + b.Refusal.Reason
+	}
+	begun.Verdict, begun.Row = agent.InjectFailure, t.command
+	return t.fail(b, &agent.Error{Code: agent.CodeRefused, NodeID: b.NodeID, CommandID: b.CommandID, Message: message})
+}
+
 func (t *txn) dispatch(b agent.Begin, begun *agent.Begun) error {
+	if b.Refusal != nil {
+		return t.refuse(b, begun)
+	}
 	begun.DispatchNo = 1
 	if t.command != nil {
 		begun.DispatchNo = t.command.DispatchNo + 1
 	}
 	begun.Remaining = time.Duration(b.Timeout)
 	deadline := t.now.Add(begun.Remaining)
-	if begun.DispatchNo == 1 {
-		if err := t.emit(b, deadline); err != nil {
-			return err
-		}
+	var err error
+	switch {
+	case begun.DispatchNo == 1:
+		err = t.emit(b, deadline)
+	case t.command.State == agent.CommandAborted:
+		err = t.event(agent.CommandReopened, b.NodeID, b.CommandID, begun.DispatchNo, agent.CommandReopenedData{Reason: "it was aborted in an earlier epoch"})
 	}
+	if err != nil {
+		return err
+	}
+	t.writeRow(b, begun.DispatchNo, deadline)
+	return nil
+}
+
+// writeRow queues the row of a command that dispatch b has from now on.
+func (t *txn) writeRow(b agent.Begin, dispatchNo int, deadline time.Time) {
 	model := ""
 	if b.Model != nil {
 		model = b.Model.Model
@@ -106,22 +165,14 @@ func (t *txn) dispatch(b agent.Begin, begun *agent.Begun) error {
 			owner_attempt = excluded.owner_attempt, lease_until = excluded.lease_until, deadline = excluded.deadline,
 			sequence_number = 0, error = NULL, decided_at = NULL,
 			emitted_at = CASE WHEN commands.dispatch_no = 0 THEN excluded.emitted_at ELSE commands.emitted_at END`,
-		b.RunID, b.CommandID, b.NodeID, b.Kind, textSafe(b.Tool), textSafe(model), b.Effect, b.InputHash, []byte(b.Input), begun.DispatchNo,
+		b.RunID, b.CommandID, b.NodeID, b.Kind, textSafe(b.Tool), textSafe(model), b.Effect, b.InputHash, []byte(b.Input), dispatchNo,
 		b.Dispatch.Epoch, b.Dispatch.Schedule, b.Dispatch.Attempt, t.now.Add(agent.Lease), deadline, t.now)
-	return nil
 }
 
 // emit appends what precedes the first execution of a command.
 func (t *txn) emit(b agent.Begin, deadline time.Time) error {
-	if b.Plan != nil {
-		if err := t.event(agent.PlanStarted, b.NodeID, "", 0, b.Plan); err != nil {
-			return err
-		}
-	}
-	if b.Node != nil {
-		if err := t.event(agent.NodeStarted, b.NodeID, "", 0, b.Node); err != nil {
-			return err
-		}
+	if err := t.openNode(b); err != nil {
+		return err
 	}
 	data := agent.CommandEmittedData{Kind: b.Kind, Tool: b.Tool, Model: b.Model, Effect: b.Effect, InputHash: b.InputHash,
 		IdempotencyKey: agent.IdempotencyKey(b.RunID, b.CommandID), Deadline: deadline.UTC()}
@@ -135,9 +186,22 @@ func (t *txn) emit(b agent.Begin, deadline time.Time) error {
 	return t.checkpoint(b.Checkpoint, b.NodeID, b.CommandID)
 }
 
+// openNode appends what opens a node, or the planning, with its first command.
+func (t *txn) openNode(b agent.Begin) error {
+	if b.Plan != nil {
+		if err := t.event(agent.PlanStarted, b.NodeID, "", 0, b.Plan); err != nil {
+			return err
+		}
+	}
+	if b.Node != nil {
+		return t.event(agent.NodeStarted, b.NodeID, "", 0, b.Node)
+	}
+	return nil
+}
+
 // finishInjected writes the node_finished and the checkpoint that a record from before they were written together lacks.
 func (t *txn) finishInjected(ctx context.Context, call agent.Call) error {
-	if !call.Ends {
+	if !call.Ends || !agent.EndsNode(t.command.Kind, t.command.Result) {
 		return nil
 	}
 	var batch pgx.Batch
@@ -182,46 +246,116 @@ func (l *Ledger) Renew(ctx context.Context, runID, commandID string, epoch, disp
 // Commit puts a result on record if its dispatch still owns the command, and with it, in this order, command_committed,
 // what follows from it (the plan, the end of the node), and a checkpoint. When somebody else has decided the command, what
 // they wrote comes back.
+//
+// The result of a dispatch whose command is in doubt resolves the doubt, from an execution that has been replaced too. After
+// the run's terminal event it changes the command's row alone.
 func (l *Ledger) Commit(ctx context.Context, c agent.Commit) (agent.Decided, error) {
 	var decided agent.Decided
-	scope := txnScope{runID: c.RunID, epoch: c.Epoch, commandID: c.CommandID, withState: true, changesRun: c.Plan != nil}
-	err := l.write(ctx, scope, func(t *txn) error {
-		decided = agent.Decided{Row: t.command}
-		if t.run.status.Terminal() {
-			return t.ended()
-		}
-		if t.command == nil {
-			return fmt.Errorf("it was never dispatched")
-		}
-		late := t.command.State == agent.CommandInDoubt
-		if t.command.DispatchNo != c.DispatchNo || t.command.Owner != c.Dispatch || (t.command.State != agent.Dispatched && !late) {
-			decided.Mine = t.command.State == agent.Committed && t.command.Owner == c.Dispatch
-			return nil
-		}
-		decided.Mine = true
-		return t.commit(c, late)
-	})
+	err := l.writeLate(ctx, txnScope{runID: c.RunID, epoch: c.Epoch, commandID: c.CommandID, withState: true, changesRun: c.Plan != nil},
+		func(t *txn, late bool) (err error) {
+			decided, err = t.commitOwned(c, late)
+			return err
+		})
 	if err != nil {
 		return agent.Decided{}, fmt.Errorf("commit command %s of run %s: %w", c.CommandID, c.RunID, err)
 	}
 	return decided, nil
 }
 
-func (t *txn) commit(c agent.Commit, late bool) error {
+// errLate says that a transaction resolves a command in doubt. It has to begin anew, since that changes the run's row.
+var errLate = errors.New("the command is in doubt")
+
+// writeLate is write for what a dispatch has to say of its command, in whatever epoch; decide has to see to that.
+func (l *Ledger) writeLate(ctx context.Context, scope txnScope, decide func(t *txn, late bool) error) error {
+	scope.anyEpoch = true
+	err := l.write(ctx, scope, func(t *txn) error { return decide(t, false) })
+	if errors.Is(err, errLate) {
+		scope.changesRun = true
+		err = l.write(ctx, scope, func(t *txn) error { return decide(t, true) })
+	}
+	return err
+}
+
+// speaks tells whether a dispatch may decide its command, and whether that resolves a doubt. An error means that it may not
+// write at all.
+func (t *txn) speaks(c agent.Call, d agent.Dispatch, dispatchNo int, reconciled, late bool) (may, resolves bool, err error) {
+	if t.command == nil {
+		return false, false, t.current(c, fmt.Errorf("it was never dispatched"))
+	}
+	owns := t.command.DispatchNo == dispatchNo && t.command.Owner == d
+	if reconciled { // its tool speaks for a dispatch that nobody holds any more
+		owns = t.command.DispatchNo == dispatchNo && (t.command.State == agent.CommandInDoubt || !t.now.Before(t.command.LeaseUntil))
+	}
+	if owns && t.command.State == agent.CommandInDoubt {
+		if !late {
+			return false, false, errLate
+		}
+		return true, true, nil
+	}
+	return owns && t.command.State == agent.Dispatched, false, t.current(c, nil)
+}
+
+// current refuses an execution that has been replaced or has ended, else gives otherwise.
+func (t *txn) current(c agent.Call, otherwise error) error {
+	if t.run.epoch != c.Epoch {
+		return agent.Failed(agent.CodeStaleEpoch, "run %s is in epoch %d, this execution is of epoch %d", c.RunID, t.run.epoch, c.Epoch)
+	}
+	if t.run.status.Terminal() {
+		return t.ended()
+	}
+	return otherwise
+}
+
+func (t *txn) commitOwned(c agent.Commit, late bool) (agent.Decided, error) {
+	may, resolves, err := t.speaks(c.Call, c.Dispatch, c.DispatchNo, c.Reconciled, late)
+	if err != nil {
+		return agent.Decided{}, err
+	}
+	if !may {
+		return agent.Decided{Row: t.command, Mine: t.command.State == agent.Committed && t.command.Owner == c.Dispatch}, nil
+	}
+	if c.Reconciled {
+		t.command.Owner = c.Dispatch
+	}
+	var said *agent.CommandResolvedData
+	switch {
+	case c.Reconciled:
+		said = &agent.CommandResolvedData{Outcome: agent.OutcomeCommitted, By: agent.ByReconcile}
+	case resolves:
+		said = &agent.CommandResolvedData{Outcome: agent.OutcomeCommitted, By: agent.ByLateResult}
+	}
+	// A new execution ends the node by itself, when it meets the command again.
+	c.Ends = c.Ends && t.run.epoch == c.Epoch
+	if err := t.commit(c, said); err != nil {
+		return agent.Decided{}, err
+	}
+	if resolves {
+		err = t.resolved(t.command)
+	}
+	return agent.Decided{Row: t.command, Mine: true}, err
+}
+
+// commit writes a result. said is what resolves a doubt with it, nil when there was none.
+func (t *txn) commit(c agent.Commit, said *agent.CommandResolvedData) error {
 	hash := ResultHash(c.Result)
 	c.Event.Hash = hash
-	if late {
-		if err := t.event(agent.CommandResolved, c.NodeID, c.CommandID, c.DispatchNo, map[string]string{"outcome": "committed", "by": "late_result"}); err != nil {
+	ended := t.run.status.Terminal()
+	if said != nil {
+		said.Hash = hash
+		if err := t.say(c.NodeID, c.CommandID, c.DispatchNo, *said); err != nil {
 			return err
 		}
 	}
-	if err := t.event(agent.CommandCommitted, c.NodeID, c.CommandID, c.DispatchNo, c.Event); err != nil {
-		return err
-	}
-	committed := t.last
-	if c.Message != nil {
-		if err := t.message(c.Message); err != nil {
+	committed := int64(0)
+	if !ended {
+		if err := t.event(agent.CommandCommitted, c.NodeID, c.CommandID, c.DispatchNo, c.Event); err != nil {
 			return err
+		}
+		committed = t.last
+		if c.Message != nil {
+			if err := t.message(c.Message); err != nil {
+				return err
+			}
 		}
 	}
 	inline := []byte(c.Result)
@@ -234,11 +368,14 @@ func (t *txn) commit(c agent.Commit, late bool) error {
 		return err
 	}
 	t.writes.Queue(`UPDATE commands SET state = 'committed', sequence_number = $3, result = $4, result_hash = $5, result_bytes = $6, usage = $7,
-			latency_ms = $8, decided_at = $9, error = NULL WHERE run_id = $1 AND command_id = $2`,
-		c.RunID, c.CommandID, committed, inline, hash, len(c.Result), nullJSON(usage), c.Event.LatencyMS, t.now)
+			latency_ms = $8, decided_at = $9, error = NULL, unannounced = $10, owner_epoch = $11, owner_schedule = $12, owner_attempt = $13
+			WHERE run_id = $1 AND command_id = $2`,
+		c.RunID, c.CommandID, committed, inline, hash, len(c.Result), nullJSON(usage), c.Event.LatencyMS, t.now, ended,
+		t.command.Owner.Epoch, t.command.Owner.Schedule, t.command.Owner.Attempt)
 	t.dropOutput(c.CommandID)
-	t.command.State, t.command.Sequence, t.command.Result, t.command.ResultHash = agent.Committed, committed, c.Result, hash
+	t.command.State, t.command.Sequence, t.command.Result, t.command.ResultHash, t.command.Error = agent.Committed, committed, c.Result, hash, nil
 	switch {
+	case ended:
 	case c.Plan != nil:
 		if err := t.event(agent.PlanGenerated, c.NodeID, "", 0, c.Plan); err != nil {
 			return err
@@ -258,41 +395,60 @@ func (t *txn) commit(c agent.Commit, late bool) error {
 }
 
 // Conclude ends a dispatch that has no result: released for another try, failed for good, aborted, or in doubt. When the
-// dispatch no longer owns the command, what stands comes back.
+// dispatch no longer owns the command, what stands comes back. What a dispatch whose command is in doubt knows for certain
+// resolves the doubt, as with Commit.
 func (l *Ledger) Conclude(ctx context.Context, c agent.Conclude) (agent.Decided, error) {
 	var decided agent.Decided
-	scope := txnScope{runID: c.RunID, epoch: c.Epoch, commandID: c.CommandID}
-	err := l.write(ctx, scope, func(t *txn) error {
-		decided = agent.Decided{Row: t.command}
-		if t.run.status.Terminal() {
-			return t.ended()
-		}
-		if t.command == nil || t.command.State != agent.Dispatched || t.command.DispatchNo != c.DispatchNo || t.command.Owner != c.Dispatch {
-			return nil
-		}
-		decided.Mine = true
-		state := c.State
-		if state == agent.Released && c.DispatchNo >= agent.MaxDispatches {
-			state = agent.CommandFailed
-			c.Error = &agent.Error{Code: agent.CodeTooManyTries, NodeID: c.NodeID, CommandID: c.CommandID,
-				Message: fmt.Sprintf("failed %d times; the last time: %s", c.DispatchNo, c.Error.Error())}
-		}
-		if state == agent.Released {
-			return t.release(c)
-		}
-		if err := t.decide(c.Dispatch, state, c.Error, c.LatencyMS); err != nil {
-			return err
-		}
-		if c.Message != nil && state == agent.CommandFailed {
-			c.Message.Content = c.Error.Error()
-			return t.message(c.Message)
-		}
-		return nil
+	err := l.writeLate(ctx, txnScope{runID: c.RunID, epoch: c.Epoch, commandID: c.CommandID}, func(t *txn, late bool) (err error) {
+		decided, err = t.concludeOwned(c, late)
+		return err
 	})
 	if err != nil {
 		return agent.Decided{}, fmt.Errorf("conclude command %s of run %s: %w", c.CommandID, c.RunID, err)
 	}
 	return decided, nil
+}
+
+func (t *txn) concludeOwned(c agent.Conclude, late bool) (agent.Decided, error) {
+	if t.command == nil {
+		return agent.Decided{}, t.current(c.Call, fmt.Errorf("it was never dispatched"))
+	}
+	if t.command.State == agent.CommandInDoubt && (c.State == agent.CommandInDoubt || c.State == agent.CommandAborted) {
+		return agent.Decided{Row: t.command}, t.current(c.Call, nil) // nothing is known that was not
+	}
+	may, resolves, err := t.speaks(c.Call, c.Dispatch, c.DispatchNo, false, late)
+	if err != nil || !may {
+		return agent.Decided{Row: t.command}, err
+	}
+	if resolves {
+		said := agent.CommandResolvedData{Outcome: agent.OutcomeRetry, By: agent.ByLateResult, Note: c.Error.Error()}
+		if c.State == agent.CommandFailed {
+			said.Outcome = agent.OutcomeFailed
+		}
+		return agent.Decided{Row: t.command, Mine: true}, t.resolve(said, c.Error, c.Message)
+	}
+	state := c.State
+	if state == agent.Released && c.DispatchNo-t.command.BaseNo >= agent.MaxDispatches {
+		state = agent.CommandFailed
+		c.Error = &agent.Error{Code: agent.CodeTooManyTries, NodeID: c.NodeID, CommandID: c.CommandID,
+			Message: fmt.Sprintf("failed %d times; the last time: %s", c.DispatchNo-t.command.BaseNo, c.Error.Error())}
+	}
+	switch state {
+	case agent.Released:
+		return agent.Decided{Row: t.command, Mine: true}, t.release(c)
+	case agent.Dispatched:
+		t.writes.Queue(`UPDATE commands SET lease_until = $3 WHERE run_id = $1 AND command_id = $2`, c.RunID, c.CommandID, t.now)
+		return agent.Decided{Row: t.command, Mine: true}, nil
+	}
+	if err := t.decide(c.Dispatch, state, c.Error, c.LatencyMS); err != nil {
+		return agent.Decided{}, err
+	}
+	if c.Message != nil && state == agent.CommandFailed {
+		m := *c.Message
+		m.Content = c.Error.Error()
+		err = t.message(&m)
+	}
+	return agent.Decided{Row: t.command, Mine: true}, err
 }
 
 func (t *txn) release(c agent.Conclude) error {
@@ -307,8 +463,12 @@ func (t *txn) release(c agent.Conclude) error {
 func (t *txn) decide(d agent.Dispatch, state agent.CommandState, reason *agent.Error, latencyMS int64) error {
 	c := t.command
 	var err error
+	ended := t.run.status.Terminal()
 	switch state {
 	case agent.CommandFailed:
+		if ended { // of a command in doubt that was resolved after the run's end
+			break
+		}
 		err = t.event(agent.CommandFailedType, c.NodeID, c.CommandID, c.DispatchNo,
 			agent.CommandFailedData{Kind: c.Kind, Tool: c.Tool, Error: reason, LatencyMS: latencyMS})
 	case agent.CommandAborted:
@@ -332,13 +492,16 @@ func (t *txn) decide(d agent.Dispatch, state agent.CommandState, reason *agent.E
 		c.Owner = d
 	}
 	c.State, c.Error, c.Sequence = state, reason, t.last
+	if ended {
+		c.Sequence = 0
+	}
 	safe, err := jsonbSafe(failure)
 	if err != nil {
 		return err
 	}
 	t.writes.Queue(`UPDATE commands SET state = $3, error = $4, sequence_number = $5, latency_ms = $6, decided_at = $7,
-			owner_epoch = $8, owner_schedule = $9, owner_attempt = $10 WHERE run_id = $1 AND command_id = $2`,
-		t.run.runID, c.CommandID, state, string(safe), t.last, latencyMS, t.now, c.Owner.Epoch, c.Owner.Schedule, c.Owner.Attempt)
+			owner_epoch = $8, owner_schedule = $9, owner_attempt = $10, unannounced = $11 WHERE run_id = $1 AND command_id = $2`,
+		t.run.runID, c.CommandID, state, string(safe), c.Sequence, latencyMS, t.now, c.Owner.Epoch, c.Owner.Schedule, c.Owner.Attempt, ended)
 	t.dropOutput(c.CommandID)
 	return nil
 }

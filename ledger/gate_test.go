@@ -280,7 +280,8 @@ func TestGateExternalEffectIsInDoubtWhenItsWorkerIsLost(t *testing.T) {
 	require.Equal(t, []agent.EventType{agent.CommandDoubtType, agent.CommandResolved, agent.CommandCommitted, agent.NodeFinished, agent.CheckpointSaved},
 		b.types(t, run, from))
 	events := b.events(t, run)
-	require.Equal(t, map[string]string{"outcome": "committed", "by": "late_result"}, data[map[string]string](t, events[len(events)-4]))
+	require.Equal(t, agent.CommandResolvedData{Outcome: agent.OutcomeCommitted, By: agent.ByLateResult, Hash: ledger.ResultHash([]byte(`"late"`))},
+		data[agent.CommandResolvedData](t, events[len(events)-4]))
 	row := b.row(t, lost)
 	require.Equal(t, agent.Committed, row.State)
 	require.Nil(t, row.Error)

@@ -19,6 +19,8 @@ type IntentKind string
 const (
 	StartIntent  IntentKind = "start"
 	CancelIntent IntentKind = "cancel"
+	// ResolvedIntent tells that a command in doubt was resolved.
+	ResolvedIntent IntentKind = "resolved"
 )
 
 // Intent is a row of the outbox.

@@ -29,6 +29,7 @@ type txn struct {
 	newEvents []agent.Event
 	factNos   []int // one per new event, 0 for none
 	writes    pgx.Batch
+	intent    bool // an intent is among the writes
 }
 
 // runHead is what a transaction needs of the run's row.
@@ -48,6 +49,10 @@ type txnScope struct {
 	commandID string
 	facts     []agent.Fact
 	withState bool
+	// anyEpoch opens the transaction of an execution that has been replaced too; what it may write is for the caller to decide.
+	anyEpoch bool
+	// begun: the transaction is open already, with the run's row locked.
+	begun bool
 	// changesRun takes the stronger lock on the run's row at once. Two transactions that upgrade would deadlock.
 	changesRun bool
 }
@@ -70,10 +75,15 @@ func (l *Ledger) write(ctx context.Context, scope txnScope, decide func(*txn) er
 		}
 		return err
 	}
-	if len(t.newEvents) > 0 {
-		l.notifier.news(t.run.conversationID, false)
-	}
+	t.tell(l.notifier)
 	return nil
+}
+
+// tell wakes those who wait for what a transaction has written.
+func (t *txn) tell(n *notifier) {
+	if len(t.newEvents) > 0 || t.intent {
+		n.news(t.run.conversationID, t.intent)
+	}
 }
 
 // undoTimeout bounds the rollback of a transaction; after it the connection is closed.
@@ -112,19 +122,14 @@ const (
 
 func (t *txn) open(ctx context.Context, scope txnScope) error {
 	var batch pgx.Batch
-	batch.Queue("BEGIN")
+	if !scope.begun {
+		batch.Queue("BEGIN")
+	}
 	runLock := "FOR SHARE"
 	if scope.changesRun {
 		runLock = "FOR NO KEY UPDATE"
 	}
-	batch.Queue(runHeadColumns+runLock, scope.runID).QueryRow(func(row pgx.Row) error {
-		h := &t.run
-		err := row.Scan(&h.runID, &h.conversationID, &h.rootRunID, &h.messageID, &h.epoch, &h.status)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return &agent.NotFoundError{What: "run", ID: scope.runID}
-		}
-		return err
-	})
+	batch.Queue(runHeadColumns+runLock, scope.runID).QueryRow(t.scanHead(scope.runID))
 	batch.Queue(lockCounter, scope.runID).QueryRow(func(row pgx.Row) error { return row.Scan(&t.last, &t.now) })
 	if scope.commandID != "" {
 		// After the counter, not before: a row that does not exist yet cannot be locked, so two that begin a command at once
@@ -147,7 +152,7 @@ func (t *txn) open(ctx context.Context, scope txnScope) error {
 	if err := t.tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return err
 	}
-	if t.run.epoch != scope.epoch {
+	if t.run.epoch != scope.epoch && !scope.anyEpoch {
 		return agent.Failed(agent.CodeStaleEpoch, "run %s is in epoch %d, this execution is of epoch %d", scope.runID, t.run.epoch, scope.epoch)
 	}
 	for _, f := range scope.facts {
@@ -163,6 +168,17 @@ func (t *txn) open(ctx context.Context, scope txnScope) error {
 		}
 	}
 	return nil
+}
+
+func (t *txn) scanHead(runID string) func(pgx.Row) error {
+	return func(row pgx.Row) error {
+		h := &t.run
+		err := row.Scan(&h.runID, &h.conversationID, &h.rootRunID, &h.messageID, &h.epoch, &h.status)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return &agent.NotFoundError{What: "run", ID: runID}
+		}
+		return err
+	}
 }
 
 // queueState reads the run's state: its latest checkpoint and the events after it. It must come after the counter's lock.

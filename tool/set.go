@@ -74,6 +74,9 @@ func (s *Set) Refs() []agent.ToolRef {
 	refs := make([]agent.ToolRef, len(s.names))
 	for i, name := range s.names {
 		refs[i] = s.tools[name].Spec().Ref()
+		if _, ok := s.tools[name].(TxTool); ok {
+			refs[i].Effect = agent.Idempotent
+		}
 	}
 	return refs
 }

@@ -78,6 +78,9 @@ func ClassOf(t Tool, arguments json.RawMessage) agent.EffectClass {
 	if e, ok := t.(EffectOf); ok {
 		class = e.EffectOf(arguments)
 	}
+	if _, ok := t.(TxTool); ok {
+		return agent.Idempotent // what a lost call has done is undone with its transaction
+	}
 	if !class.Valid() {
 		return agent.External
 	}
@@ -111,10 +114,4 @@ type TxTool interface {
 }
 
 // Tx is the part of a Postgres transaction that a [TxTool] may use.
-type Tx interface {
-	// Exec runs a statement and returns the number of rows it affected.
-	Exec(ctx context.Context, sql string, args ...any) (int64, error)
-	// Query runs a query and calls scan for each row, in order, with a function that copies the row's columns. It returns
-	// the first error of the query, of scan or of the connection.
-	Query(ctx context.Context, scan func(columns func(dest ...any) error) error, sql string, args ...any) error
-}
+type Tx = agent.Tx

@@ -248,7 +248,7 @@ func (w *world) command(c agent.Call, kind agent.CommandKind, tool string, class
 	w.facts(c.Scope)
 	d := agent.Dispatch{Epoch: c.Epoch, Schedule: c.Schedule, Attempt: 1}
 	row := w.rows[c.CommandID]
-	switch verdict := agent.Admit(row, d, c.CommandID, time.Time{}); verdict {
+	switch verdict := agent.Admit(row, agent.Ask{Dispatch: d, InputHash: c.CommandID}, time.Time{}); verdict {
 	case agent.MayExecute:
 		if w.status == agent.Cancelling {
 			return refuse(agent.CodeCancelled, "the run is being cancelled")
