@@ -141,6 +141,7 @@ func (a *API) routes() *chi.Mux {
 			r.Get(path, a.handle(h))
 		}
 		r.Post(root+"/runs/{run_id}/cancel", a.handle(a.postCancel))
+		r.Post(root+"/runs/{run_id}/commands/{command_id}/resolve", a.handle(a.postResolve))
 	})
 	return r
 }

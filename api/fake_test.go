@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -31,6 +32,7 @@ type fakeLedger struct {
 	commands      map[string][]agent.Command
 	checkpoints   map[string][]agent.Checkpoint
 	cancels       []string
+	resolutions   []string
 	chunks        []agent.OutputChunk
 	now           time.Time
 }
@@ -176,6 +178,24 @@ func (l *fakeLedger) RequestCancel(_ context.Context, owner, runID, by, reason s
 	l.cancels = append(l.cancels, owner+" "+by+" "+reason)
 	r.Status = agent.Cancelling
 	return r.Run, nil
+}
+
+func (l *fakeLedger) Resolve(_ context.Context, owner, runID, commandID string, r agent.Resolution) (agent.Command, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, c := range l.commands[runID] {
+		switch {
+		case c.CommandID != commandID:
+		case c.State != agent.CommandInDoubt:
+			return agent.Command{}, &agent.ConflictError{Reason: agent.ConflictNotInDoubt, Detail: "command " + commandID + " is not in doubt"}
+		default:
+			l.resolutions = append(l.resolutions, fmt.Sprintf("%s %s %s %s by %s: %s", owner, commandID, r.Outcome, r.Result, r.By, r.Note))
+			c.State, c.Result = agent.Committed, r.Result
+			l.commands[runID][i] = c
+			return c, nil
+		}
+	}
+	return agent.Command{}, &agent.NotFoundError{What: "command", ID: commandID}
 }
 
 func (l *fakeLedger) Run(_ context.Context, owner, runID string) (agent.Run, error) {

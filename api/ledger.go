@@ -13,6 +13,7 @@ import (
 // for what contradicts the record. Those without an owner are asked only for what an owner's lookup has found before.
 type Ledger interface {
 	Acceptor
+	Resolver
 	RunReader
 	CommandReader
 	ConversationReader

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,6 +53,7 @@ type runObject struct {
 	PlannerPromptHash string          `json:"planner_prompt_hash,omitempty"`
 	Steps             []stepObject    `json:"steps"`
 	ToolCalls         []toolCall      `json:"tool_calls"`
+	InDoubt           []doubt         `json:"in_doubt"`
 	Metrics           metrics         `json:"metrics"`
 	LastSequence      int64           `json:"last_sequence"`
 	EventsURL         string          `json:"events_url"`
@@ -140,7 +142,7 @@ type runView struct {
 
 func newRunView(run agent.Run, plan *agent.Plan) *runView {
 	v := &runView{steps: map[string]int{}, calls: map[string]int{}}
-	v.object = runObject{runHead: headOf(run), Plan: plan, Steps: []stepObject{}, ToolCalls: []toolCall{},
+	v.object = runObject{runHead: headOf(run), Plan: plan, Steps: []stepObject{}, ToolCalls: []toolCall{}, InDoubt: []doubt{},
 		EventsURL: runPath(run.RunID) + "/events", LastSequence: run.StartSequence}
 	v.object.Metrics.ErrorCounts = map[agent.Code]int{}
 	if run.FinishedAt != nil {
@@ -181,6 +183,12 @@ func (v *runView) add(e agent.Event) {
 		v.decided(e, "aborted", nil, 0)
 	case agent.CommandDoubtType:
 		v.decided(e, "in_doubt", nil, 0)
+		v.object.InDoubt = append(v.object.InDoubt, doubtOf(e))
+	case agent.CommandResolved:
+		v.object.InDoubt = slices.DeleteFunc(v.object.InDoubt, func(d doubt) bool { return d.CommandID == e.CommandID })
+		if read[agent.CommandResolvedData](e).Outcome == agent.OutcomeRetry {
+			v.decided(e, "running", nil, 0)
+		}
 	case agent.CommandReopened:
 		v.decided(e, "running", nil, 0)
 	case agent.AttemptDiscarded:

@@ -91,8 +91,12 @@ func runView(t agent.EventType, kind agent.CommandKind) (agent.EventType, []stri
 		return t, []string{"final_output", "summary"}
 	case agent.RunFailed:
 		return t, []string{"error"}
-	case agent.CommandAbortType, agent.CommandDoubtType, agent.CommandResolved, agent.CommandReopened, agent.RunCancelled,
-		agent.PlanGenerated, agent.PlanRevised, agent.PolicyDecided, agent.Progress, agent.ApprovalRequested,
+	case agent.CommandResolved:
+		return t, []string{"outcome", "by", "note"}
+	case agent.PolicyDecided:
+		return t, []string{"decision", "reason", "kind", "tool", "effect_class"}
+	case agent.CommandAbortType, agent.CommandDoubtType, agent.CommandReopened, agent.RunCancelled,
+		agent.PlanGenerated, agent.PlanRevised, agent.Progress, agent.ApprovalRequested,
 		agent.ApprovalResolved, agent.InputReceived, agent.LimitReachedType, agent.RunPaused, agent.RunUnpaused,
 		agent.RunReopened, agent.RunForked, agent.TimerFired, agent.UUIDRecorded, agent.RandomRecorded, agent.HTTPRecorded:
 	}

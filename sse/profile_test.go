@@ -84,7 +84,7 @@ func sampleEvents(t testing.TB) []agent.Event {
 	}
 	for _, kind := range agent.EventTypes() {
 		if !have[kind] { // its payload comes with a later feature: only what every event may say is public
-			samples = append(samples, sample{kind, "fetch", "", 0, json.RawMessage(`{"reason":"r","by":"b","message":"m","epoch":2,"value":"SECRET"}`)})
+			samples = append(samples, sample{kind, "fetch", "", 0, json.RawMessage(`{"reason":"r","by":"b","message":"m","epoch":2,"outcome":"retry","note":"n","decision":"forbid","value":"SECRET"}`)})
 		}
 	}
 	events := make([]agent.Event, len(samples))

@@ -1,0 +1,96 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"runledger/agent"
+	"runledger/sse"
+)
+
+// Resolver takes people's answers to commands in doubt.
+type Resolver interface {
+	// Resolve decides a command in doubt and gives it as it is then. The same answer again changes nothing; another one, or one
+	// to a command that is not in doubt, is an *agent.ConflictError.
+	Resolve(ctx context.Context, owner, runID, commandID string, r agent.Resolution) (agent.Command, error)
+}
+
+// doubt is a command that waits for an answer.
+type doubt struct {
+	CommandID string    `json:"command_id"`
+	NodeID    string    `json:"node_id"`
+	Tool      string    `json:"tool,omitempty"`
+	Attempt   int       `json:"attempt"`
+	Reason    string    `json:"reason"`
+	Since     time.Time `json:"since"`
+	// ResolveURL is where the answer goes.
+	ResolveURL string `json:"resolve_url"`
+}
+
+func doubtOf(e agent.Event) doubt {
+	d := read[agent.CommandInDoubtData](e)
+	return doubt{CommandID: e.CommandID, NodeID: e.NodeID, Tool: d.Tool, Attempt: e.Attempt, Reason: d.Reason, Since: e.CreatedAt.UTC(),
+		ResolveURL: sse.CommandHref(e.RunID, e.CommandID) + "/resolve"}
+}
+
+// maxResolver and maxNote bound who says what of a command, in bytes.
+const (
+	maxResolver = 200
+	maxNote     = 4000
+)
+
+type resolveBody struct {
+	Outcome agent.Outcome   `json:"outcome"`
+	Result  json.RawMessage `json:"result"`
+	By      string          `json:"by"`
+	Note    string          `json:"note"`
+}
+
+func (b *resolveBody) check() (f faults) {
+	switch b.Outcome {
+	case agent.OutcomeCommitted:
+		if b.Result == nil {
+			f.add("/result", "the result is needed: what the tool would have given, any JSON value")
+		}
+	case agent.OutcomeRetry, agent.OutcomeFailed:
+		if b.Result != nil {
+			f.add("/result", "only an outcome committed has a result")
+		}
+	default:
+		f.add("/outcome", "%q: want committed, retry or failed", agent.Preview(string(b.Outcome), 64))
+	}
+	if len(b.By) > maxResolver {
+		f.add("/by", "longer than %d bytes", maxResolver)
+	}
+	if len(b.Note) > maxNote {
+		f.add("/note", "longer than %d bytes", maxNote)
+	}
+	return f
+}
+
+// postResolve takes a person's answer to a command in doubt and gives the command as it is then.
+func (a *API) postResolve(w http.ResponseWriter, r *http.Request) error {
+	var body resolveBody
+	if _, err := a.readBody(w, r, &body); err != nil {
+		return err
+	}
+	if f := body.check(); len(f) > 0 {
+		return faultyBody(http.StatusUnprocessableEntity, "invalid-request", f)
+	}
+	run, err := a.run(r)
+	if err != nil {
+		return err
+	}
+	owner := a.cfg.Owner(r)
+	if body.By == "" {
+		body.By = owner
+	}
+	command, err := a.cfg.Ledger.Resolve(r.Context(), owner, run.RunID, pathValue(r, "command_id"),
+		agent.Resolution{Outcome: body.Outcome, Result: body.Result, By: body.By, Note: body.Note})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, command)
+}
