@@ -63,22 +63,8 @@ type Config struct {
 	Policy policy.Func
 	Log    *slog.Logger
 	// At, if set, is called wherever a fault would be told apart by what has happened before it. Tests break things there.
-	At func(ctx context.Context, at Boundary, call agent.Call)
+	At func(ctx context.Context, at agent.Boundary, call agent.Call)
 }
-
-// Boundary is a point on a command's way through the gate.
-type Boundary string
-
-const (
-	// BeforeBegin: nothing is on record.
-	BeforeBegin Boundary = "before_begin"
-	// AfterBegin: the dispatch is on record, the effect has not begun.
-	AfterBegin Boundary = "after_begin"
-	// AfterEffect: the effect has ended, its result is in this process only.
-	AfterEffect Boundary = "after_effect"
-	// AfterCommit: the result is on record, Temporal does not know.
-	AfterCommit Boundary = "after_commit"
-)
 
 // Activities are the activities of all runs of a worker. They are safe for concurrent use.
 type Activities struct {
@@ -87,7 +73,7 @@ type Activities struct {
 	tools  *tool.Set
 	policy policy.Func
 	log    *slog.Logger
-	at     func(ctx context.Context, at Boundary, call agent.Call)
+	at     func(ctx context.Context, at agent.Boundary, call agent.Call)
 }
 
 // New checks the configuration, so that what is missing shows when the worker starts and not in the middle of a run.
@@ -104,7 +90,7 @@ func New(cfg Config) (*Activities, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.At == nil {
-		cfg.At = func(context.Context, Boundary, agent.Call) {}
+		cfg.At = func(context.Context, agent.Boundary, agent.Call) {}
 	}
 	return &Activities{ledger: cfg.Ledger, models: cfg.Models, tools: cfg.Tools, policy: cfg.Policy, log: cfg.Log, at: cfg.At}, nil
 }

@@ -86,7 +86,7 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 	stopHeartbeat := heartbeat(durable)
 	defer stopHeartbeat()
 
-	a.at(ctx, BeforeBegin, c.call)
+	a.at(ctx, agent.BeforeBegin, c.call)
 	a.refuse(ctx, &c)
 	for {
 		begun, err := a.beginCommand(durable, c.begin)
@@ -95,7 +95,7 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 		}
 		switch begun.Verdict {
 		case agent.MayExecute, agent.MayExecuteAgain, agent.MayProceed:
-			a.at(ctx, AfterBegin, c.call)
+			a.at(ctx, agent.AfterBegin, c.call)
 			return a.execute(ctx, c, begun)
 		case agent.Inject, agent.InjectFailure, agent.MustDoubt, agent.IsInDoubt, agent.GiveUp:
 			return *begun.Row, nil
@@ -159,14 +159,14 @@ func (a *Activities) execute(ctx context.Context, c command, begun agent.Begun) 
 	cause := context.Cause(effectCtx)
 	end()
 	latency := time.Since(started)
-	a.at(ctx, AfterEffect, c.call)
+	a.at(ctx, agent.AfterEffect, c.call)
 	var row agent.CommandRow
 	if err == nil {
 		row, err = a.commit(durable, c, begun, result, latency)
 	} else {
 		row, err = a.conclude(durable, c, begun, err, cause, latency)
 	}
-	a.at(ctx, AfterCommit, c.call)
+	a.at(ctx, agent.AfterCommit, c.call)
 	return row, err
 }
 
@@ -178,7 +178,7 @@ func (a *Activities) executeTx(ctx, effectCtx context.Context, end func(), c com
 		var r effectResult
 		// The statements end with the effect's context, the transaction with that of the write.
 		r, failure = a.perform(effectCtx, c, func(ctx context.Context) (effectResult, error) { return c.tx(ctx, tx, d) })
-		a.at(txCtx, AfterEffect, c.call)
+		a.at(txCtx, agent.AfterEffect, c.call)
 		return c.commit(begun.DispatchNo, r, time.Since(started)), failure
 	}
 	writeCtx, cancel := context.WithTimeout(ctx, begun.Remaining+commitTimeout)
@@ -200,7 +200,7 @@ func (a *Activities) executeTx(ctx, effectCtx context.Context, end func(), c com
 		}
 		row, err = a.conclude(ctx, c, begun, broken.err, cause, time.Since(started))
 	}
-	a.at(ctx, AfterCommit, c.call)
+	a.at(ctx, agent.AfterCommit, c.call)
 	return row, err
 }
 

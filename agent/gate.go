@@ -245,6 +245,20 @@ type Decided struct {
 	Mine bool
 }
 
+// Boundary is a point on a command's way through the gate.
+type Boundary string
+
+const (
+	// BeforeBegin: nothing is on record.
+	BeforeBegin Boundary = "before_begin"
+	// AfterBegin: the dispatch is on record, the effect has not begun.
+	AfterBegin Boundary = "after_begin"
+	// AfterEffect: the effect has ended, its result is in this process only.
+	AfterEffect Boundary = "after_effect"
+	// AfterCommit: the result is on record, Temporal does not know.
+	AfterCommit Boundary = "after_commit"
+)
+
 // Tx is the part of a Postgres transaction that a tool may use whose whole effect is in the ledger's own database.
 type Tx interface {
 	// Exec runs a statement and returns the number of rows it affected.

@@ -159,7 +159,9 @@ func TestAdmitReconciles(t *testing.T) {
 		"found void":                {func(_ *agent.CommandRow, a *agent.Ask) { a.Reconciles, a.VoidNo = true, 2 }, agent.MayExecuteAgain},
 		"found void too early":      {func(r *agent.CommandRow, a *agent.Ask) { a.Reconciles, a.VoidNo, r.Deadline = true, 2, now.Add(1) }, agent.MustReconcile},
 		"an earlier one found void": {func(_ *agent.CommandRow, a *agent.Ask) { a.VoidNo = 1 }, agent.MustDoubt},
-		"void, and often enough":    {func(r *agent.CommandRow, a *agent.Ask) { r.DispatchNo, a.VoidNo = agent.MaxDispatches, agent.MaxDispatches }, agent.GiveUp},
+		"void, and often enough": {func(r *agent.CommandRow, a *agent.Ask) {
+			r.DispatchNo, a.VoidNo = agent.MaxDispatches, agent.MaxDispatches
+		}, agent.GiveUp},
 		"void, and reopened": {func(r *agent.CommandRow, a *agent.Ask) {
 			r.DispatchNo, r.BaseNo, a.VoidNo = agent.MaxDispatches, 1, agent.MaxDispatches
 		}, agent.MayExecuteAgain},

@@ -12,9 +12,11 @@ import (
 	"go.temporal.io/sdk/worker"
 
 	"runledger/activities"
+	"runledger/agent"
 	"runledger/dispatch"
 	"runledger/ledger"
 	"runledger/model"
+	"runledger/policy"
 	"runledger/tool"
 )
 
@@ -32,11 +34,15 @@ type Config struct {
 	// Models finds a client by the name of a configured model.
 	Models func(name string) model.Client
 	Tools  *tool.Set
+	// Policy, if set, is a policy in Go code: it is asked before a command that no rule of its run refuses.
+	Policy policy.Func
 	Log    *slog.Logger
 	// MaxConcurrentActivities bounds the effects at work at once; 0 means 200.
 	MaxConcurrentActivities int
 	// PanicPolicy is for tests. In production a workflow that is not deterministic blocks, and shows as stuck.
 	PanicPolicy worker.WorkflowPanicPolicy
+	// At, if set, is called at the boundaries of the commit gate. It is for tests that break things there.
+	At func(ctx context.Context, at agent.Boundary, call agent.Call)
 	// Published, if set, is closed when the tools are known to the API.
 	Published chan<- struct{}
 }
@@ -63,7 +69,8 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.MaxConcurrentActivities == 0 {
 		cfg.MaxConcurrentActivities = 200
 	}
-	acts, err := activities.New(activities.Config{Ledger: cfg.Ledger, Models: cfg.Models, Tools: cfg.Tools, Log: cfg.Log})
+	acts, err := activities.New(activities.Config{Ledger: cfg.Ledger, Models: cfg.Models, Tools: cfg.Tools, Policy: cfg.Policy,
+		Log: cfg.Log, At: cfg.At})
 	if err != nil {
 		return err
 	}
