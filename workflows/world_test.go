@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"testing"
@@ -261,13 +262,24 @@ func (w *world) command(c agent.Call, kind agent.CommandKind, tool string, class
 	default:
 		return refuse(agent.CodeSuperseded, string(verdict))
 	}
+	dispatchNo := 1
+	if row != nil && row.DispatchNo > 0 {
+		dispatchNo = row.DispatchNo + 1
+	}
 	row = &agent.CommandRow{CommandID: c.CommandID, NodeID: c.NodeID, Kind: kind, Tool: tool, Effect: class, State: agent.Dispatched,
-		InputHash: c.CommandID, DispatchNo: 1, Owner: d}
+		InputHash: c.CommandID, DispatchNo: dispatchNo, Owner: d}
 	w.rows[c.CommandID] = row
 	if c.Opens {
 		w.append(agent.NodeStarted, c.NodeID, "", agent.NodeStartedData{Index: c.NodeIndex})
 	}
-	w.append(agent.CommandEmitted, c.NodeID, c.CommandID, agent.CommandEmittedData{Kind: kind, Tool: tool})
+	if c.Refusal != nil {
+		w.decide(row, agent.CommandFailed, &agent.Error{Code: agent.CodeRefused, Message: c.Refusal.Reason})
+		w.atWork++ // it never was
+		return commandEnd{end: func() (agent.Reply, effect, error) { return replyOf(row), e, nil }}
+	}
+	if dispatchNo == 1 {
+		w.append(agent.CommandEmitted, c.NodeID, c.CommandID, agent.CommandEmittedData{Kind: kind, Tool: tool})
+	}
 	w.atWork++
 	w.most = max(w.most, w.atWork)
 	return commandEnd{e.takes, func() (agent.Reply, effect, error) { return w.conclude(c, row, e, turn) }}
@@ -383,7 +395,8 @@ func (w *world) record(in agent.RecordCall) pending[agent.RecordReply] {
 			return agent.RecordReply{}, err
 		}
 		w.facts(in.Scope)
-		if in.Status != "" && w.status != agent.Cancelling {
+		if doubts := slices.ContainsFunc(slices.Collect(maps.Values(w.rows)), func(r *agent.CommandRow) bool { return r.State == agent.CommandInDoubt }); in.Status != "" &&
+			w.status != agent.Cancelling && (doubts || in.Status != agent.InDoubt) {
 			w.status = in.Status
 		}
 		return agent.RecordReply{Sequence: int64(len(w.events))}, nil
@@ -577,6 +590,30 @@ func (w *world) requireCancelled() {
 	require.Error(w.t, w.err)
 	require.True(w.t, temporal.IsCanceledError(w.err), "%v", w.err)
 	require.Equal(w.t, agent.Cancelled, w.finish.Status)
+}
+
+// resolve is what a person's answer to a command in doubt does: the record says so at once, the signal comes when it comes.
+func (w *world) resolve(commandID string, outcome agent.Outcome, after time.Duration) {
+	row := w.rows[commandID]
+	require.Equal(w.t, agent.CommandInDoubt, row.State)
+	w.append(agent.CommandResolved, row.NodeID, commandID, agent.CommandResolvedData{Outcome: outcome, By: "me"})
+	switch outcome {
+	case agent.OutcomeCommitted:
+		w.decide(row, agent.Committed, nil)
+		w.append(agent.CommandCommitted, row.NodeID, commandID, agent.CommandCommittedData{Kind: row.Kind})
+	case agent.OutcomeFailed:
+		w.decide(row, agent.CommandFailed, &agent.Error{Code: agent.CodeToolFailed, Message: "resolved"})
+	default:
+		row.State, row.Error = agent.Released, nil
+	}
+	if w.status == agent.InDoubt {
+		w.status = agent.Running
+	}
+	intent := agent.Intent{ID: 7, CommandID: commandID, DispatchNo: row.DispatchNo}
+	w.env.RegisterDelayedCallback(func() {
+		w.env.SignalWorkflow(agent.ResolvedSignal, intent)
+		w.env.SignalWorkflow(agent.ResolvedSignal, intent) // the outbox delivers at least once
+	}, after)
 }
 
 // cancel is what a user's cancellation does: the record says so at once, the signal comes when it comes.
