@@ -287,7 +287,17 @@ func attemptOn[In, Out any](t testing.TB, store activities.Ledger, tools *tool.S
 	pick func(*activities.Activities) func(context.Context, In) (Out, error), in In,
 ) (out Out, err error) {
 	t.Helper()
-	acts, err := activities.New(activities.Config{Ledger: store, Tools: tools, Models: func(string) model.Client { return client }})
+	return attemptWith(t, activities.Config{Ledger: store, Tools: tools, Models: func(string) model.Client { return client }}, how, pick, in)
+}
+
+func attemptWith[In, Out any](t testing.TB, cfg activities.Config, how try,
+	pick func(*activities.Activities) func(context.Context, In) (Out, error), in In,
+) (out Out, err error) {
+	t.Helper()
+	if cfg.Models == nil {
+		cfg.Models = func(string) model.Client { return nil }
+	}
+	acts, err := activities.New(cfg)
 	require.NoError(t, err)
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
