@@ -1,6 +1,8 @@
 package ledger_test
 
 import (
+	"context"
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -38,7 +40,7 @@ func (b *bench) looked(t testing.TB, run agent.Run) ledger.QuietRun {
 	return ledger.QuietRun{}
 }
 
-func (b *bench) status(t testing.TB, run agent.Run) (agent.Status, *agent.Error) {
+func (b *bench) standing(t testing.TB, run agent.Run) (agent.Status, *agent.Error) {
 	t.Helper()
 	now, err := b.Run(t.Context(), owner, run.RunID)
 	require.NoError(t, err)
@@ -50,7 +52,7 @@ func (b *bench) stick(t testing.TB, run agent.Run) {
 	marked, err := b.MarkStuck(t.Context(), b.looked(t, run), &agent.Error{Code: agent.CodeStuck, Message: "it\x00 panics"})
 	require.NoError(t, err)
 	require.True(t, marked)
-	status, failure := b.status(t, run)
+	status, failure := b.standing(t, run)
 	require.Equal(t, agent.Stuck, status)
 	require.Equal(t, &agent.Error{Code: agent.CodeStuck, Message: "it\uFFFD panics"}, failure)
 }
@@ -127,7 +129,7 @@ func TestEndLost(t *testing.T) {
 	require.Equal(t, []agent.EventType{agent.CommandAbortType, agent.CommandDoubtType, agent.RunFailed}, b.types(t, run, from))
 	events := b.events(t, run)
 	require.Equal(t, lost, data[agent.RunFailedData](t, events[len(events)-1]).Error)
-	status, failure := b.status(t, run)
+	status, failure := b.standing(t, run)
 	require.Equal(t, agent.FailedStatus, status)
 	require.Equal(t, lost, failure)
 
@@ -173,7 +175,7 @@ func TestARunThatHasMovedIsLeftAlone(t *testing.T) {
 		q := b.looked(t, run)
 		move(run)
 		last := b.last(t, run)
-		status, failure := b.status(t, run)
+		status, failure := b.standing(t, run)
 		ended, err := b.EndLost(t.Context(), q, agent.FailedStatus, lost)
 		require.NoError(t, err, name)
 		require.False(t, ended, name)
@@ -181,7 +183,7 @@ func TestARunThatHasMovedIsLeftAlone(t *testing.T) {
 		require.NoError(t, err, name)
 		require.False(t, marked, name)
 		require.Equal(t, last, b.last(t, run), name)
-		nowStatus, nowFailure := b.status(t, run)
+		nowStatus, nowFailure := b.standing(t, run)
 		require.Equal(t, status, nowStatus, name)
 		require.Equal(t, failure, nowFailure, name)
 	}
@@ -216,7 +218,7 @@ func TestTheWatcherWaitsForAWrite(t *testing.T) {
 		require.NoError(t, <-wrote)
 		require.NoError(t, <-decided)
 		require.False(t, did)
-		status, _ := b.status(t, run)
+		status, _ := b.standing(t, run)
 		require.Equal(t, agent.Running, status)
 	}
 }
@@ -237,8 +239,23 @@ func TestStuckRunsAreFreed(t *testing.T) {
 			require.NoError(t, err)
 			require.False(t, freed)
 		}, agent.InDoubt},
-		"its worker writes":          {agent.Running, func(t *testing.T, run agent.Run) { b.begins(t, command{run: run, id: "a"}) }, agent.Running},
-		"its worker says how it is":  {agent.Running, func(t *testing.T, run agent.Run) { b.record(t, run, agent.InDoubt) }, agent.InDoubt},
+		"its worker writes":         {agent.Running, func(t *testing.T, run agent.Run) { b.begins(t, command{run: run, id: "a"}) }, agent.Running},
+		"its worker says how it is": {agent.Running, func(t *testing.T, run agent.Run) { b.record(t, run, agent.Waiting) }, agent.Waiting},
+		"its tool's transaction commits": {agent.Running, func(t *testing.T, run agent.Run) {
+			a := command{run: run, id: "a"}
+			no := b.begins(t, a)
+			b.stick(t, run)
+			_, err := b.CommitTx(t.Context(), a.commit(no, ""), func(context.Context, agent.Tx) (agent.Commit, error) { return a.commit(no, "1"), nil })
+			require.NoError(t, err)
+		}, agent.Running},
+		"a doubt is resolved": {agent.InDoubt, func(t *testing.T, run agent.Run) {
+			a := command{run: run, id: "a", effect: agent.External}
+			no := b.begins(t, a)
+			_, err := b.Conclude(t.Context(), a.conclude(no, agent.CommandInDoubt, &agent.Error{Code: agent.CodeInDoubt, Message: "no answer"}))
+			require.NoError(t, err)
+			b.stick(t, run)
+			b.resolve(t, a, agent.Resolution{Outcome: agent.OutcomeCommitted, Result: json.RawMessage("1"), By: "me"})
+		}, agent.Running},
 		"somebody cancels it":        {agent.Running, func(t *testing.T, run agent.Run) { b.cancel(t, run) }, agent.Cancelling},
 		"a cancelled run goes on":    {agent.Cancelling, func(t *testing.T, run agent.Run) { b.record(t, run, "", fact(1, agent.Progress, "", nil)) }, agent.Cancelling},
 		"a cancelled run is no less": {agent.Cancelling, func(t *testing.T, run agent.Run) { b.cancel(t, run) }, agent.Cancelling},
@@ -252,7 +269,7 @@ func TestStuckRunsAreFreed(t *testing.T) {
 			require.NoError(t, err)
 			require.False(t, again, "it is stuck already")
 			c.free(t, run)
-			status, failure := b.status(t, run)
+			status, failure := b.standing(t, run)
 			require.Equal(t, c.after, status)
 			require.Nil(t, failure)
 		})
@@ -280,7 +297,7 @@ func TestTheGateKnowsWhatAStuckRunWas(t *testing.T) {
 	b.stick(t, run)
 	_, err := b.Begin(t.Context(), command{run: run, id: "a"}.begin())
 	requireCode(t, err, agent.CodeCancelled)
-	status, _ := b.status(t, run)
+	status, _ := b.standing(t, run)
 	require.Equal(t, agent.Stuck, status, "nothing was written")
 }
 
@@ -294,7 +311,7 @@ func TestStuckRunsEnd(t *testing.T) {
 	require.Len(t, runs, 1)
 	require.Equal(t, agent.CodeStuck, runs[0].Error.Code)
 	b.finish(t, run, agent.Cancelled)
-	status, failure := b.status(t, run)
+	status, failure := b.standing(t, run)
 	require.Equal(t, agent.Cancelled, status)
 	require.Nil(t, failure)
 }
