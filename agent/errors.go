@@ -35,6 +35,7 @@ const (
 	CodeLimit            Code = "LIMIT_REACHED"      // a limit of the run was reached
 	CodeNodeFailed       Code = "NODE_FAILED"        // a node failed and its plan does not go on without it
 	CodeExecutionLost    Code = "EXECUTION_LOST"     // the Temporal execution ended without a word in the ledger
+	CodeStuck            Code = "EXECUTION_STUCK"    // the Temporal execution cannot go on, or is not there
 	CodeInternal         Code = "INTERNAL"           // a fault of Runledger or of what it stands on
 )
 

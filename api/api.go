@@ -128,6 +128,7 @@ func (a *API) routes() *chi.Mux {
 			root + "/runs/{run_id}/commands/{command_id}":              a.getCommand,
 			root + "/runs/{run_id}/checkpoints":                        a.getCheckpoints,
 			root + "/runs/{run_id}/replay-context":                     a.getReplayContext,
+			root + "/runs/{run_id}/trace":                              a.getTrace,
 			root + "/conversations":                                    a.getConversations,
 			root + "/conversations/{conversation_id}":                  a.getConversation,
 			root + "/conversations/{conversation_id}/execution-status": a.getExecutionStatus,

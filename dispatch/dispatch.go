@@ -50,6 +50,8 @@ type Dispatcher struct {
 	Temporal  Temporal
 	TaskQueue string
 	Log       *slog.Logger
+	// Watcher, if set, makes its rounds while this dispatcher leads.
+	Watcher *Watcher
 }
 
 // Run delivers until ctx ends. While another process leads on this database, it waits for its place.
@@ -77,6 +79,17 @@ func (d *Dispatcher) lead(ctx context.Context, lost <-chan struct{}) {
 		case <-ctx.Done():
 		}
 	}()
+	if d.Watcher != nil {
+		watched := make(chan struct{})
+		go func() {
+			defer close(watched)
+			d.Watcher.Run(ctx)
+		}()
+		defer func() {
+			cancel()
+			<-watched
+		}()
+	}
 	news, unsubscribe := d.Outbox.SubscribeIntents()
 	defer unsubscribe()
 	for ctx.Err() == nil {

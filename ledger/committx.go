@@ -38,6 +38,7 @@ func (l *Ledger) CommitTx(ctx context.Context, c agent.Commit, work func(context
 	case err != nil:
 		return agent.Decided{}, fmt.Errorf("commit command %s of run %s: %w", c.CommandID, c.RunID, err)
 	}
+	l.goesOn(ctx, t, c.Epoch)
 	t.tell(l.notifier)
 	return decided, nil
 }

@@ -39,7 +39,9 @@ type runHead struct {
 	rootRunID      string
 	messageID      string
 	epoch          int
-	status         agent.Status
+	// status is, of a run that is stuck, the one it had before: who writes goes by that.
+	status agent.Status
+	stuck  bool
 }
 
 // txnScope says what to lock and read.
@@ -75,6 +77,7 @@ func (l *Ledger) write(ctx context.Context, scope txnScope, decide func(*txn) er
 		}
 		return err
 	}
+	l.goesOn(ctx, t, scope.epoch)
 	t.tell(l.notifier)
 	return nil
 }
@@ -110,7 +113,8 @@ type session interface {
 }
 
 const (
-	runHeadColumns = `SELECT run_id, conversation_id, root_run_id, message_id, epoch, status
+	runHeadColumns = `SELECT run_id, conversation_id, root_run_id, message_id, epoch,
+			CASE status WHEN 'stuck' THEN coalesce(status_before, 'running') ELSE status END, status = 'stuck'
 		FROM agent_executions WHERE run_id = $1 `
 	lockCounter = `SELECT last_sequence, clock_timestamp() FROM conversations
 		WHERE id = (SELECT conversation_id FROM agent_executions WHERE run_id = $1) FOR NO KEY UPDATE`
@@ -173,7 +177,7 @@ func (t *txn) open(ctx context.Context, scope txnScope) error {
 func (t *txn) scanHead(runID string) func(pgx.Row) error {
 	return func(row pgx.Row) error {
 		h := &t.run
-		err := row.Scan(&h.runID, &h.conversationID, &h.rootRunID, &h.messageID, &h.epoch, &h.status)
+		err := row.Scan(&h.runID, &h.conversationID, &h.rootRunID, &h.messageID, &h.epoch, &h.status, &h.stuck)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return &agent.NotFoundError{What: "run", ID: runID}
 		}

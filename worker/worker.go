@@ -98,7 +98,8 @@ func Run(ctx context.Context, cfg Config) error {
 	dispatchCtx, stopDispatch := context.WithCancel(ctx)
 	go func() {
 		defer close(dispatched)
-		d := dispatch.Dispatcher{Outbox: cfg.Ledger, Temporal: cfg.Temporal, TaskQueue: cfg.TaskQueue, Log: cfg.Log}
+		d := dispatch.Dispatcher{Outbox: cfg.Ledger, Temporal: cfg.Temporal, TaskQueue: cfg.TaskQueue, Log: cfg.Log,
+			Watcher: &dispatch.Watcher{Runs: cfg.Ledger, Temporal: cfg.Temporal, Quiet: dispatch.WatchQuiet, Every: dispatch.WatchEvery, Log: cfg.Log}}
 		d.Run(dispatchCtx)
 	}()
 	select {
