@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"runledger/agent"
+	"runledger/policy"
 	"runledger/tool/builtin"
 	"runledger/tool/mcp"
 )
@@ -42,6 +43,8 @@ type agentConfig struct {
 	Instructions string       `yaml:"instructions"`
 	Tools        []string     `yaml:"tools"`
 	Limits       limitsConfig `yaml:"limits"`
+	// Policy are rules on the agent's commands; the first that matches decides, and what none matches is executed.
+	Policy []agent.PolicyRule `yaml:"policy"`
 }
 
 type limitsConfig struct {
@@ -138,6 +141,12 @@ func (c *config) check() error {
 		if a.Limits.MaxSteps < 0 || a.Limits.MaxParallel < 0 {
 			bad("agents.%s.limits: must not be negative", name)
 		}
+		if err := policy.Check(a.policy()); err != nil {
+			bad("agents.%s.policy: %w", name, err)
+		}
+		if slices.ContainsFunc(a.Policy, func(r agent.PolicyRule) bool { return r.Decision == policy.Ask }) {
+			bad("agents.%s.policy: decision ask: nobody can be asked for an approval yet; want execute or forbid", name)
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.MCPServers)) {
 		server := c.MCPServers[name]
@@ -153,6 +162,13 @@ func (c *config) check() error {
 	return errors.Join(errs...)
 }
 
+func (a agentConfig) policy() *agent.Policy {
+	if len(a.Policy) == 0 {
+		return nil
+	}
+	return &agent.Policy{Rules: a.Policy}
+}
+
 // blueprints are the agents as the API resolves them.
 func (c *config) blueprints() []agent.Blueprint {
 	agents := make([]agent.Blueprint, 0, len(c.Agents))
@@ -161,7 +177,8 @@ func (c *config) blueprints() []agent.Blueprint {
 		m := c.Models[a.Model]
 		agents = append(agents, agent.Blueprint{Name: name, Mode: a.Mode, Instructions: a.Instructions, Tools: a.Tools,
 			Model:  agent.ModelRef{Name: a.Model, Provider: m.Provider, Model: m.Model},
-			Limits: agent.Limits{MaxSteps: a.Limits.MaxSteps, MaxParallel: a.Limits.MaxParallel, Timeout: a.Limits.Timeout}})
+			Limits: agent.Limits{MaxSteps: a.Limits.MaxSteps, MaxParallel: a.Limits.MaxParallel, Timeout: a.Limits.Timeout},
+			Policy: a.policy()})
 	}
 	return agents
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
+	"runledger/policy"
 )
 
 func TestConfigExample(t *testing.T) {
@@ -20,6 +21,22 @@ func TestConfigExample(t *testing.T) {
 	require.Len(t, agents, 1)
 	require.Equal(t, agent.Limits{MaxSteps: 50, MaxParallel: 8, Timeout: agent.Duration(time.Hour)}, agents[0].Limits)
 	require.Equal(t, "gpt-5-mini", agents[0].Model.Model)
+}
+
+func TestPolicyOfAnAgent(t *testing.T) {
+	cfg, err := parseConfig([]byte(`
+models: {default: {provider: scripted}}
+agents:
+  careful:
+    policy:
+      - {tools: ["bank/*"], effects: [external], decision: forbid, reason: "read only"}
+      - {kinds: [llm], decision: execute}
+`))
+	require.NoError(t, err)
+	require.Equal(t, &agent.Policy{Rules: []agent.PolicyRule{
+		{Tools: []string{"bank/*"}, Effects: []agent.EffectClass{agent.External}, Decision: policy.Forbid, Reason: "read only"},
+		{Kinds: []agent.CommandKind{agent.ModelCommand}, Decision: policy.Execute},
+	}}, cfg.blueprints()[0].Policy)
 }
 
 func TestConfigOfNothing(t *testing.T) {
@@ -56,6 +73,9 @@ func TestGoOffline(t *testing.T) {
 
 func TestBadConfig(t *testing.T) {
 	for name, c := range map[string]struct{ yaml, want string }{
+		"policy decision":      {"agents: {default: {policy: [{decision: maybe}]}}\n", `agents.default.policy: rule 1: decision "maybe": want execute, forbid or ask`},
+		"policy asks":          {"agents: {default: {policy: [{decision: ask}]}}\n", "nobody can be asked for an approval yet"},
+		"policy key":           {"agents:\n  default:\n    policy: [{tool: x, decision: forbid}]\n", "line 3: unknown key tool"},
 		"unknown key":          {"models:\n  default: {provider: scripted}\nagent: {}\n", "line 3: unknown key agent"},
 		"unknown nested key":   {"agents:\n  default:\n    mod: plan\n", "line 3: unknown key mod"},
 		"wrong type":           {"agents:\n  default:\n    limits: {max_steps: many}\n", "line 3"},
