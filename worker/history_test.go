@@ -109,6 +109,7 @@ func TestHistories(t *testing.T) {
 		name   string
 		mode   agent.Mode
 		nodes  []agent.Node
+		policy *agent.Policy
 		during func(t *testing.T, run agent.Run)
 		ends   agent.EventType
 		events []agent.EventType // some that make the scenario
@@ -138,6 +139,18 @@ func TestHistories(t *testing.T) {
 				require.Equal(t, agent.InDoubt, stands.Status)
 				s.cancel(t, run)
 			}, ends: agent.RunCancelled, events: []agent.EventType{agent.CommandDoubtType}},
+		{name: "resolved", mode: agent.ModePlan, nodes: []agent.Node{double("a", "1", func(n *agent.Node) { n.Tool = "mail" }),
+			double("b", `{"$from": "/nodes/a/output/n"}`, nil), double("c", "2", func(n *agent.Node) { n.Tool = "mail" }), double("d", "3", nil, "c")},
+			during: func(t *testing.T, run agent.Run) {
+				s.await(t, run, func(typ agent.EventType) bool { return typ == agent.CommandDoubtType }) // it has been started
+				s.awaitActivity(t, run, string(agent.Record))                                            // nothing can go on: two are in doubt
+				s.resolve(t, run, "a", agent.Resolution{Outcome: agent.OutcomeCommitted, Result: json.RawMessage(`{"n": 21}`), By: "ada"})
+				s.await(t, run, func(typ agent.EventType) bool { return typ == agent.CheckpointSaved })
+				s.resolve(t, run, "c", agent.Resolution{Outcome: agent.OutcomeCommitted, Result: json.RawMessage(`{"n": 2}`), By: "ada"})
+			}, ends: agent.RunCompleted, events: []agent.EventType{agent.CommandDoubtType, agent.CommandResolved, agent.CommandCommitted}},
+		{name: "refused", mode: agent.ModePlan, nodes: []agent.Node{double("a", "1", func(n *agent.Node) { n.Tool, n.OnError = "mail", agent.OnErrorContinue }),
+			double("b", "2", nil, "a")}, policy: &agent.Policy{Rules: []agent.PolicyRule{{Effects: []agent.EffectClass{agent.External}, Decision: "forbid", Reason: "read only"}}},
+			ends: agent.RunCompleted, events: []agent.EventType{agent.PolicyDecided, agent.CommandFailedType, agent.NodeFailed}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -145,7 +158,7 @@ func TestHistories(t *testing.T) {
 			if c.nodes != nil {
 				plan = &agent.Plan{Nodes: c.nodes}
 			}
-			run := s.accept(t, c.mode, "scenario "+c.name, plan)
+			run := s.acceptWith(t, c.mode, "scenario "+c.name, plan, c.policy)
 			if c.during != nil {
 				c.during(t, run)
 			}
@@ -163,6 +176,12 @@ func TestHistories(t *testing.T) {
 			}
 		})
 	}
+}
+
+func (s *stack) resolve(t testing.TB, run agent.Run, commandID string, r agent.Resolution) {
+	t.Helper()
+	_, err := s.ledger.Resolve(t.Context(), "local", run.RunID, commandID, r)
+	require.NoError(t, err)
 }
 
 func (s *stack) cancel(t testing.TB, run agent.Run) {

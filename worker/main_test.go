@@ -164,12 +164,17 @@ func (s *stack) run(t testing.TB) {
 // accept makes a run durable, as the API does.
 func (s *stack) accept(t testing.TB, mode agent.Mode, input string, plan *agent.Plan) agent.Run {
 	t.Helper()
+	return s.acceptWith(t, mode, input, plan, nil)
+}
+
+func (s *stack) acceptWith(t testing.TB, mode agent.Mode, input string, plan *agent.Plan, policy *agent.Policy) agent.Run {
+	t.Helper()
 	id := func() string { return uuid.Must(uuid.NewV7()).String() }
 	a := agent.Acceptance{Owner: "local", NewConversation: true, Run: agent.Run{RunID: id(), ConversationID: id(), MessageID: id(),
 		RequestID: id(), Epoch: 1, Input: input}}
 	a.Run.RootRunID = a.Run.RunID
 	var err error
-	a.Run.Definition, err = agent.Blueprint{Name: "default", Mode: mode, Model: agent.ModelRef{Name: "default"}, Tools: []string{"*"}}.Resolve(s.tools.Refs())
+	a.Run.Definition, err = agent.Blueprint{Name: "default", Mode: mode, Model: agent.ModelRef{Name: "default"}, Tools: []string{"*"}, Policy: policy}.Resolve(s.tools.Refs())
 	require.NoError(t, err)
 	switch {
 	case mode == agent.ModeReact:
