@@ -234,7 +234,8 @@ func (l *Ledger) Renew(ctx context.Context, runID, commandID string, epoch, disp
 			UPDATE commands SET lease_until = clock_timestamp() + $5::bigint * interval '1 millisecond'
 			WHERE run_id = $1 AND command_id = $2 AND dispatch_no = $3 AND state = 'dispatched'
 				AND EXISTS (SELECT 1 FROM agent_executions WHERE run_id = $1 AND epoch = $4) RETURNING 1)
-		SELECT status, EXISTS (SELECT 1 FROM renewed) FROM agent_executions WHERE run_id = $1`,
+		SELECT CASE status WHEN 'stuck' THEN status_before ELSE status END, EXISTS (SELECT 1 FROM renewed)
+		FROM agent_executions WHERE run_id = $1`,
 		runID, commandID, dispatchNo, epoch, agent.Lease.Milliseconds()).Scan(&status, &owned)
 	if err != nil {
 		return "", false, fmt.Errorf("renew command %s of run %s: %w", commandID, runID, err)
