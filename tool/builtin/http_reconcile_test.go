@@ -300,6 +300,13 @@ func TestHTTPReconcileIsRefusedElsewhere(t *testing.T) {
 	_, err := lost(t.Context(), t, cfg, "https://api.example.org/v1/charges")
 	require.Equal(t, agent.CodeRefused, failure(t, err).Code)
 	require.Equal(t, agent.FaultUnknown, failure(t, err).Fault)
+
+	// The list was another one when the call was made.
+	rule := payments
+	rule.Host = "127.0.0.2:*"
+	_, err = lost(t.Context(), t, withRule(rule), "http://127.0.0.2:1/v1/charges")
+	require.Equal(t, agent.CodeRefused, failure(t, err).Code)
+	require.ErrorContains(t, err, "is not on the list")
 }
 
 func TestBadHTTPReconcile(t *testing.T) {

@@ -124,7 +124,6 @@ func TestReconcileLearnsNothing(t *testing.T) {
 	}{
 		{"not JSON", func(r *Reconcile) { r.Found = "/id" }, text, "the result of find is not JSON", false},
 		{"no output where it was found", func(r *Reconcile) { r.Output = "/id" }, `{"say": {"structuredContent": {}}}`, "has nothing at /id", false},
-		{"asks for input", nil, `{"say": {"resultType": "input_required", "inputRequests": {}}}`, "", false},
 		{"the server dies", func(r *Reconcile) { r.Tool, r.Arguments = "die", map[string]any{"text": "{key}"} }, `{}`, "the server gave no answer", false},
 		{"the server breaks", func(r *Reconcile) { r.Tool = "break" }, `{"say": 1}`, "stack overflow", false},
 		{"the server refuses", func(r *Reconcile) { r.Tool = "refuse" }, `{"say": 1}`, "what is that?", false},
@@ -147,6 +146,19 @@ func TestReconcileLearnsNothing(t *testing.T) {
 			}
 			require.Zero(t, found)
 		})
+	}
+}
+
+func TestReconcileReadsNoQuestion(t *testing.T) {
+	t.Parallel()
+	asked := &reconcilingTool{remoteTool: &remoteTool{server: &Server{}}, lookup: &remoteTool{name: "find"}, how: Reconcile{Found: "/id", Conclusive: true}}
+	for raw, want := range map[string]string{
+		`{"resultType": "input_required", "structuredContent": {}}`: "find asks for input",
+		`[]`: "the result of find cannot be read",
+	} {
+		found, err := asked.read(json.RawMessage(raw))
+		require.ErrorContains(t, err, want)
+		require.Zero(t, found)
 	}
 }
 
