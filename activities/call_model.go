@@ -82,6 +82,13 @@ func (a *Activities) modelCommand(c command, run *agent.Run, kind agent.CommandK
 			live := a.showOutput(ctx, c.call.RunID, c.call.CommandID, d.no)
 			defer live.close()
 			emit = live.add
+			if a.holdSecrets(run.Definition.Tools) {
+				emit = func(d model.Delta) {
+					if d.Channel != model.ToolArgs { // they are whole, and can be redacted, only when the call is made
+						live.add(d)
+					}
+				}
+			}
 		}
 		reply, err := client.Generate(ctx, request, emit)
 		if err != nil {

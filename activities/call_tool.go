@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"runledger/agent"
 	"runledger/model"
@@ -66,6 +67,9 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (comman
 		c.begin.Effect = tool.ClassOf(a.lookup(in.Tool), args)
 	}
 	c.begin.Input, c.begin.InputHash = recordable(args), inputHash(string(agent.ToolCommand), in.Tool, args)
+	if ref, ok := run.Definition.Tool(in.Tool); ok {
+		c.begin.Shown = recordable(a.public(ref, args))
+	}
 	c.asked.Agent = run.Definition.Agent
 	toolCall := func(d dispatch) tool.Call {
 		return tool.Call{Key: d.key, RunID: in.RunID, CommandID: in.CommandID, Attempt: d.no, Arguments: args, Progress: func(string) {}}
@@ -137,6 +141,31 @@ func (a *Activities) askedFor(ctx context.Context, in agent.ToolCall) (model.Too
 func (a *Activities) lookup(name string) tool.Tool {
 	t, _ := a.tools.Lookup(name)
 	return t
+}
+
+// public is what events may show of a call's arguments.
+func (a *Activities) public(ref agent.ToolRef, args json.RawMessage) json.RawMessage {
+	v, err := a.validator(ref)
+	if err != nil {
+		return json.RawMessage(tool.Redacted)
+	}
+	return v.Public(args)
+}
+
+// holdSecrets reports whether the arguments of any of the tools hold a secret.
+func (a *Activities) holdSecrets(tools []agent.ToolRef) bool {
+	return slices.ContainsFunc(tools, func(ref agent.ToolRef) bool {
+		v, err := a.validator(ref)
+		return err != nil || v.HoldsSecrets()
+	})
+}
+
+// validator is the check of a tool's arguments: this worker's, or, where it does not have the tool, that of the record.
+func (a *Activities) validator(ref agent.ToolRef) (*tool.Validator, error) {
+	if v := a.tools.Validator(ref.Name); v != nil {
+		return v, nil
+	}
+	return tool.CompileSchema(tool.SpecOf(ref))
 }
 
 // checkTool tells why a call cannot be made at all, nil when it can.

@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -78,7 +79,7 @@ func (a *Activities) find(ctx context.Context, c *command, dispatchNo int) (f fi
 	d := dispatch{no: dispatchNo, key: agent.IdempotencyKey(c.call.RunID, c.call.CommandID)}
 	for try := 1; ; try++ {
 		f, err = a.findOnce(ctx, c, d)
-		if err == nil || try == reconcileTries {
+		if err == nil || try == reconcileTries || errors.Is(err, tool.ErrNotReconcilable) {
 			return f, err
 		}
 		a.log.WarnContext(ctx, "reconcile failed", "run_id", c.call.RunID, "command_id", c.call.CommandID, "try", try, "error", err)

@@ -162,8 +162,10 @@ type Begin struct {
 	VoidNo     int
 	// Unfound is why nothing could be found out about the lost dispatch, told where the command is in doubt because of it.
 	Unfound string
-	// Input is what a tool is called with, kept with the command.
+	// Input is what a tool is called with, kept with the command. Shown is what events tell of it, without its secrets; nil
+	// is all of it.
 	Input json.RawMessage
+	Shown json.RawMessage
 	// Node is what node_started says, when this command opens a node of a plan.
 	Node *NodeStartedData
 	// Plan is what plan_started says, when this is the planner's command.

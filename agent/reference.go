@@ -26,13 +26,9 @@ func ParseReference(pointer string) (Reference, error) {
 	if !strings.HasPrefix(pointer, "/") {
 		return Reference{}, fmt.Errorf("reference %q: want a JSON pointer that starts with /nodes/, /input or /metadata", pointer)
 	}
-	tokens := strings.Split(pointer[1:], "/")
-	for i, token := range tokens {
-		t, err := unescapeToken(token)
-		if err != nil {
-			return Reference{}, fmt.Errorf("reference %q: %w", pointer, err)
-		}
-		tokens[i] = t
+	tokens, err := ParsePointer(pointer)
+	if err != nil {
+		return Reference{}, fmt.Errorf("reference %q: %w", pointer, err)
 	}
 	switch tokens[0] {
 	case "input":
@@ -49,6 +45,25 @@ func ParseReference(pointer string) (Reference, error) {
 		return Reference{Root: "nodes", NodeID: tokens[1], Part: tokens[2], Path: tokens[3:]}, nil
 	}
 	return Reference{}, fmt.Errorf("reference %q: want /nodes/ID/output, /nodes/ID/error, /input or /metadata", pointer)
+}
+
+// ParsePointer reads a JSON Pointer (RFC 6901) into its unescaped tokens, to be walked by [Follow]. "" is the whole document.
+func ParsePointer(pointer string) ([]string, error) {
+	if pointer == "" {
+		return nil, nil
+	}
+	if pointer[0] != '/' {
+		return nil, fmt.Errorf("%q is not a JSON pointer: want it to start with a /", pointer)
+	}
+	tokens := strings.Split(pointer[1:], "/")
+	for i, token := range tokens {
+		t, err := unescapeToken(token)
+		if err != nil {
+			return nil, err
+		}
+		tokens[i] = t
+	}
+	return tokens, nil
 }
 
 func (r Reference) String() string {
@@ -172,7 +187,7 @@ func Resolve(value json.RawMessage, lookup func(Reference) (json.RawMessage, err
 		if err != nil {
 			return nil, err
 		}
-		found, err := follow(root, ref.Path)
+		found, err := Follow(root, ref.Path)
 		if err != nil {
 			return nil, Failed(CodeReference, "reference %s: %w", ref, err)
 		}
@@ -210,8 +225,9 @@ func Resolve(value json.RawMessage, lookup func(Reference) (json.RawMessage, err
 	return value, nil
 }
 
-// follow walks a JSON value along unescaped pointer tokens and returns the bytes it ends at, as they stand.
-func follow(value json.RawMessage, path []string) (json.RawMessage, error) {
+// Follow walks a JSON value along the tokens of a pointer and returns the bytes it ends at, as they stand. An error says
+// where there is nothing.
+func Follow(value json.RawMessage, path []string) (json.RawMessage, error) {
 	for i, token := range path {
 		at := "/" + strings.Join(path[:i+1], "/")
 		switch firstByte(value) {

@@ -16,8 +16,19 @@ const (
 	maxSteps = 1_000_000
 )
 
-// check holds arguments against the schema. With planned set, references fit wherever any value could.
+// check holds arguments against the schema. With planned set, references fit wherever any value could. What it says goes on
+// record, so it does not repeat a secret.
 func (v *Validator) check(args json.RawMessage, planned bool) []*ArgumentError {
+	faults := v.faults(args, planned)
+	for _, fault := range faults {
+		if v.secrets && fault.Message != isRequired && v.secretAt(fault.Pointer) {
+			fault.Message = "does not fit; what is wrong is not shown, since it is a secret"
+		}
+	}
+	return faults
+}
+
+func (v *Validator) faults(args json.RawMessage, planned bool) []*ArgumentError {
 	object, fault := parseArguments(args)
 	if fault != nil {
 		return []*ArgumentError{fault}
@@ -34,6 +45,9 @@ func (v *Validator) check(args json.RawMessage, planned bool) []*ArgumentError {
 		return nil
 	}
 	if err := v.resolved.Validate(object); err != nil {
+		if v.secrets {
+			return []*ArgumentError{{Message: "does not fit the schema"}}
+		}
 		return []*ArgumentError{{Message: clip(err.Error(), 300)}}
 	}
 	return nil

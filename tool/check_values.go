@@ -256,9 +256,11 @@ func (c *checker) object(s *jsonschema.Schema, object map[string]any, at string)
 	return o
 }
 
+const isRequired = "is required"
+
 func required(object map[string]any, name, at string) outcome {
 	if _, ok := object[name]; !ok {
-		return broken(at+"/"+agent.EscapeToken(name), "is required")
+		return broken(at+"/"+agent.EscapeToken(name), isRequired)
 	}
 	return outcome{}
 }

@@ -39,6 +39,8 @@ type Validator struct {
 	refs     map[string]*jsonschema.Schema
 	patterns map[string]*regexp.Regexp
 	draft7   bool
+	// secrets: some value is marked as a secret.
+	secrets bool
 }
 
 // CompileSchema prepares the check of a tool's arguments. It needs only the spec, so a process without the tool itself,
@@ -91,6 +93,9 @@ func compileSchema(schema json.RawMessage) (*Validator, error) {
 	}
 	if err := v.bound(); err != nil {
 		return nil, err
+	}
+	for _, top := range append([]*jsonschema.Schema{v.root}, mapValues(v.refs)...) {
+		v.secrets = v.secrets || slices.ContainsFunc(everySchema(top), isSecret)
 	}
 	return v, nil
 }

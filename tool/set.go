@@ -124,6 +124,9 @@ func (s *Set) Select(patterns ...string) (*Set, error) {
 	return sub, nil
 }
 
+// Validator is the check of a tool's arguments, nil for a tool that is not in the set.
+func (s *Set) Validator(name string) *Validator { return s.validators[name] }
+
 // Validate checks the arguments of a call that is about to be made, as [Validator.Validate] does. A tool that is not in
 // the set is an *agent.Error of code TOOL_UNKNOWN.
 func (s *Set) Validate(name string, args json.RawMessage) error {

@@ -90,7 +90,8 @@ func ClassOf(t Tool, arguments json.RawMessage) agent.EffectClass {
 // Reconciler is an optional power of an external tool that can find out, by the idempotency key, what became of a call
 // whose answer was lost.
 type Reconciler interface {
-	// Reconcile looks the call up; it never causes the effect. An error means that nothing was learned.
+	// Reconcile looks the call up; it never causes the effect. An error means that nothing was learned; with
+	// [ErrNotReconcilable] in its chain, that nothing ever will be.
 	Reconcile(ctx context.Context, call Call) (Finding, error)
 }
 

@@ -2,7 +2,6 @@ package worker_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"sync"
@@ -24,21 +23,15 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	code := pgtest.Main(m, func(ctx context.Context, url string) error {
+	os.Exit(pgtest.Main(m, func(ctx context.Context, url string) error {
 		_, err := ledger.Migrate(ctx, url)
 		return err
-	})
-	if err := shared.stop(); err != nil {
-		fmt.Fprintln(os.Stderr, "end the Temporal server:", err)
-		code = max(code, 1)
-	}
-	os.Exit(code)
+	}))
 }
 
 // temporalServer is the one of this test binary. Every test has a task queue of its own on it.
 type temporalServer struct {
 	once   sync.Once
-	dir    string
 	server *devstack.Temporal
 	err    error
 }
@@ -48,26 +41,21 @@ var shared temporalServer
 
 func (s *temporalServer) start() (*devstack.Temporal, error) {
 	s.once.Do(func() {
-		if s.dir, s.err = os.MkdirTemp("", "runledger-worker-test-"); s.err != nil {
+		var dir string
+		if dir, s.err = pgtest.Folder(s.stop); s.err != nil {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // it may have to be built
 		defer cancel()
-		s.server, s.err = devstack.StartTemporal(ctx, devstack.TemporalConfig{DataDir: s.dir, UIPort: -1, InMemory: true})
+		s.server, s.err = devstack.StartTemporal(ctx, devstack.TemporalConfig{DataDir: dir, UIPort: -1, InMemory: true})
 	})
 	return s.server, s.err
 }
 
-func (s *temporalServer) stop() error {
-	if s.dir == "" {
-		return nil
-	}
-	defer func() { _ = os.RemoveAll(s.dir) }()
+func (s *temporalServer) stop(ctx context.Context) error {
 	if s.server == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
 	return s.server.Stop(ctx)
 }
 

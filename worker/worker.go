@@ -89,6 +89,9 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	if err := cfg.Ledger.PublishTools(ctx, cfg.TaskQueue, cfg.Tools.Refs()); err != nil {
 		w.Stop()
+		if ctx.Err() != nil {
+			return nil // it was stopped, and that is no failure
+		}
 		return err
 	}
 	if cfg.Published != nil {

@@ -206,3 +206,24 @@ func TestConfigThatCannotWork(t *testing.T) {
 	without.Tools, without.Published = nil, nil
 	require.ErrorContains(t, worker.Run(t.Context(), without), "no tools")
 }
+
+func TestStopWhileToolsArePublished(t *testing.T) {
+	t.Parallel()
+	s := start(t, byScenario{})
+	s.stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	published := make(chan struct{})
+	again := s.config
+	again.Published = published
+	require.NoError(t, worker.Run(ctx, again), "a stop is no failure")
+	select {
+	case <-published:
+		t.Fatal("nothing was published")
+	default:
+	}
+	closed := s.config
+	closed.Published = published
+	s.ledger.Close()
+	require.ErrorContains(t, worker.Run(t.Context(), closed), "publish")
+}

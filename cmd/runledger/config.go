@@ -75,7 +75,7 @@ func loadConfig(path string) (*config, error) {
 }
 
 // goType is how the YAML library names our structs in its errors; users know them by their keys only.
-var goType = regexp.MustCompile(` in type main\.(\w+?)(Config)?$`)
+var goType = regexp.MustCompile(` in type \w+\.(\w+?)(Config)?$`)
 
 func parseConfig(raw []byte) (*config, error) {
 	cfg := new(config)

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,8 @@ import (
 
 	"runledger/agent"
 	"runledger/policy"
+	"runledger/tool/builtin"
+	"runledger/tool/mcp"
 )
 
 func TestConfigExample(t *testing.T) {
@@ -21,6 +24,29 @@ func TestConfigExample(t *testing.T) {
 	require.Len(t, agents, 1)
 	require.Equal(t, agent.Limits{MaxSteps: 50, MaxParallel: 8, Timeout: agent.Duration(time.Hour)}, agents[0].Limits)
 	require.Equal(t, "gpt-5-mini", agents[0].Model.Model)
+	require.Len(t, cfg.Tools.HTTP.Reconcile, 1)
+	require.Equal(t, builtin.HTTPReconcile{Host: "api.example.org", Method: "POST", PathPrefix: "/v1/charges",
+		URL:        "https://api.example.org/v1/charges?idempotency_key={key}",
+		HeadersEnv: map[string]string{"Authorization": "PAYMENTS_AUTHORIZATION"}, Found: "/data/0", Output: "/data/0"}, cfg.Tools.HTTP.Reconcile[0])
+}
+
+// What the example shows in comments must work when somebody takes the comment signs away.
+func TestConfigExampleOfServers(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join("..", "..", "runledger.example.yaml"))
+	require.NoError(t, err)
+	_, block, found := strings.Cut(string(raw), "\n# mcp_servers:")
+	require.True(t, found)
+	block, _, found = strings.Cut("# mcp_servers:"+block, "\n\n")
+	require.True(t, found)
+	var plain strings.Builder
+	for line := range strings.Lines(block) {
+		plain.WriteString(strings.TrimPrefix(line, "# "))
+	}
+	cfg, err := parseConfig([]byte(plain.String()))
+	require.NoError(t, err)
+	require.Len(t, cfg.MCPServers, 2)
+	require.Equal(t, mcp.Reconcile{Tool: "find_charge", Arguments: map[string]any{"key": "{key}", "account": "{arguments/account}"},
+		Found: "/charge", Output: "/charge"}, cfg.MCPServers["payments"].Reconcile["charge"])
 }
 
 func TestPolicyOfAnAgent(t *testing.T) {
@@ -90,6 +116,24 @@ func TestBadConfig(t *testing.T) {
 		"bad http effect":      {"tools: {http_request: {effects: {GET: maybe}}}", "tools"},
 		"not YAML":             {"{", "yaml"},
 		"two documents":        {"models: {default: {provider: scripted}}\n---\nagents: {}\n", "more than one document"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := parseConfig([]byte(c.yaml))
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+func TestBadReconcileConfig(t *testing.T) {
+	for name, c := range map[string]struct{ yaml, want string }{
+		"unknown key of a rule": {"tools:\n  http_request:\n    reconcile:\n      - host: a.example\n        metod: POST\n", "line 5: unknown key metod"},
+		"bad rule":              {"tools:\n  http_request:\n    reconcile: [{host: a.example, method: POST, url: /charges}]\n", "tools: http_request: reconcile[0].url: \"/charges\": neither"},
+		"status that is a text": {"tools:\n  http_request:\n    reconcile:\n      - found_status: [ok]\n", "line 4"},
+		"unknown key of a server's rule": {"mcp_servers:\n  s:\n    command: [x]\n    reconcile:\n      charge: {tool: find, argument: {}}\n",
+			"line 5: unknown key argument"},
+		"bad rule of a server": {"mcp_servers: {s: {command: [x], reconcile: {charge: {tool: find}}}}", "mcp_servers.s: reconcile: charge: arguments: {key} stands nowhere"},
+		"arguments with a key that is no text": {"mcp_servers: {s: {command: [x], reconcile: {charge: {tool: find, arguments: {a: {1: \"{key}\"}}}}}}",
+			"mcp_servers.s: reconcile: charge: arguments"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parseConfig([]byte(c.yaml))

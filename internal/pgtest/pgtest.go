@@ -42,8 +42,9 @@ type binary struct {
 	ready   bool // Main was called
 	prepare func(ctx context.Context, url string) error
 
-	mu   sync.Mutex
-	root *root // nil until a server is started
+	mu    sync.Mutex
+	root  *root // nil until a server is started
+	stops []func(ctx context.Context) error
 
 	shared sharedServer
 }
@@ -132,6 +133,11 @@ func (b *binary) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	s := &b.shared
+	for _, stop := range b.stops {
+		if err := stop(ctx); err != nil {
+			return err
+		}
+	}
 	switch {
 	case s.server != nil:
 		if err := s.server.Stop(ctx); err != nil {
@@ -146,6 +152,20 @@ func (b *binary) close() error {
 		return nil
 	}
 	return b.root.close(ctx)
+}
+
+// Folder makes a data folder for a server that the test binary starts with package devstack beside those of this package.
+// stop, which ends it, is called after the tests, and is content when it was never started. The watcher knows the folder:
+// what a killed binary left running there is ended too.
+func Folder(stop func(ctx context.Context) error) (string, error) {
+	dir, err := shared.folder()
+	if err != nil {
+		return "", fmt.Errorf("pgtest: make a data folder: %w", err)
+	}
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	shared.stops = append(shared.stops, stop)
+	return dir, nil
 }
 
 // folder makes a data folder for one more server of this binary.

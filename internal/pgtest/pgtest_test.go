@@ -92,6 +92,11 @@ func TestHang(t *testing.T) {
 	}
 	fmt.Println("URL " + pgtest.Database(t))
 	fmt.Println("URL " + pgtest.Server(t, nil).URL())
+	dir, err := pgtest.Folder(func(context.Context) error { return nil })
+	require.NoError(t, err)
+	other, err := devstack.StartPostgres(t.Context(), devstack.PostgresConfig{DataDir: dir})
+	require.NoError(t, err)
+	fmt.Println("URL " + other.URL())
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
@@ -114,13 +119,13 @@ func TestServersEndWithAKilledBinary(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 	var conns []*pgx.Conn
-	for out := bufio.NewScanner(stdout); len(conns) < 2 && out.Scan(); {
+	for out := bufio.NewScanner(stdout); len(conns) < 3 && out.Scan(); {
 		var url string
 		if n, _ := fmt.Sscanf(out.Text(), "URL %s", &url); n == 1 {
 			conns = append(conns, connect(t, url))
 		}
 	}
-	require.Len(t, conns, 2)
+	require.Len(t, conns, 3)
 	left, err := filepath.Glob(filepath.Join(tmp, "runledger-pgtest-*"))
 	require.NoError(t, err)
 	require.Len(t, left, 1)

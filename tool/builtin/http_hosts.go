@@ -158,17 +158,8 @@ func (p *hostPolicy) checkURL(u *url.URL) error {
 	case u.Opaque != "" || u.Host == "":
 		return &refusal{u.Scheme + ":", "the URL has no host"}
 	}
-	h, err := parseHost(u.Hostname())
+	h, port, own, err := endpoint(u)
 	if err != nil {
-		return &refusal{shown, err.Error()}
-	}
-	port, own := 0, 80
-	if u.Scheme == "https" {
-		own = 443
-	}
-	if u.Port() == "" {
-		port = own
-	} else if port, err = parsePort(u.Port()); err != nil {
 		return &refusal{shown, err.Error()}
 	}
 	if !p.listed {
@@ -178,11 +169,32 @@ func (p *hostPolicy) checkURL(u *url.URL) error {
 		return nil
 	}
 	for _, e := range p.entries {
-		if e.matches(h) && (e.port == anyPort || e.port == port || e.port == 0 && port == own) {
+		if e.covers(h, port, own) {
 			return nil
 		}
 	}
 	return &refusal{shown, "is not on the list of hosts that may be called"}
+}
+
+// endpoint is where an http or https URL leads: its host and port, and the port that its scheme has by itself.
+func endpoint(u *url.URL) (h host, port, own int, err error) {
+	if h, err = parseHost(u.Hostname()); err != nil {
+		return h, 0, 0, err
+	}
+	own = 80
+	if u.Scheme == "https" {
+		own = 443
+	}
+	if u.Port() == "" {
+		return h, own, own, nil
+	}
+	port, err = parsePort(u.Port())
+	return h, port, own, err
+}
+
+// covers reports whether an endpoint is one of those that the entry stands for.
+func (e hostEntry) covers(h host, port, own int) bool {
+	return e.matches(h) && (e.port == anyPort || e.port == port || e.port == 0 && port == own)
 }
 
 func (e hostEntry) matches(h host) bool {

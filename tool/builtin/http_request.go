@@ -52,6 +52,9 @@ type HTTPConfig struct {
 	ProxyEnv string `yaml:"proxy_env"`
 	// MaxResponseBytes is how much of a response body is read; 0 means 1 MiB.
 	MaxResponseBytes int64 `yaml:"max_response_bytes"`
+	// Reconcile says how to find out what became of a call whose answer was lost. The first rule that is for the call counts;
+	// without any the tool cannot reconcile.
+	Reconcile []HTTPReconcile `yaml:"reconcile"`
 }
 
 type httpIn struct {
@@ -119,7 +122,10 @@ func HTTPRequest(cfg HTTPConfig) (tool.Tool, error) {
 		Effect:      agent.External,
 		Timeout:     maxHTTPTimeout,
 	}, h.call)
-	return h, err
+	if err != nil || len(cfg.Reconcile) == 0 {
+		return h, err
+	}
+	return h.reconciling(cfg.Reconcile)
 }
 
 func proxyFrom(cfg HTTPConfig) (*url.URL, error) {
@@ -302,22 +308,33 @@ func (h *httpRequest) newRequest(ctx context.Context, in httpIn, key string) (*h
 
 // setHeader takes a header from the arguments. Those that the tool and the transport set themselves are left alone.
 func setHeader(header http.Header, name, value string) error {
-	at := "/headers/" + agent.EscapeToken(name)
-	if name == "" || strings.Trim(strings.ToLower(name), "abcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~") != "" {
-		return &tool.ArgumentError{Pointer: at, Message: "is not a header name"}
+	if wrong := headerFault(name, value); wrong != "" {
+		return &tool.ArgumentError{Pointer: "/headers/" + agent.EscapeToken(name), Message: wrong}
 	}
-	if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
-		return &tool.ArgumentError{Pointer: at, Message: "holds a control character"}
-	}
-	switch canonical := http.CanonicalHeaderKey(name); canonical {
-	case "Accept-Encoding", "Connection", "Content-Length", "Expect", "Host", "Idempotency-Key", "Keep-Alive", "Te", "Trailer",
-		"Transfer-Encoding", "Upgrade":
-	default:
-		if !strings.HasPrefix(canonical, "Proxy-") {
-			header.Set(canonical, value)
-		}
+	if canonical := http.CanonicalHeaderKey(name); canonical != "Idempotency-Key" && !ownHeader(canonical) {
+		header.Set(canonical, value)
 	}
 	return nil
+}
+
+// headerFault says what is wrong with a header, "" when nothing is.
+func headerFault(name, value string) string {
+	if name == "" || strings.Trim(strings.ToLower(name), "abcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~") != "" {
+		return "is not a header name"
+	}
+	if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+		return "holds a control character"
+	}
+	return ""
+}
+
+// ownHeader reports whether a header is the transport's own business.
+func ownHeader(canonical string) bool {
+	switch canonical {
+	case "Accept-Encoding", "Connection", "Content-Length", "Expect", "Host", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade":
+		return true
+	}
+	return strings.HasPrefix(canonical, "Proxy-")
 }
 
 // requestFailure says what is known after a request that got no answer.

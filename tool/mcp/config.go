@@ -36,6 +36,9 @@ type Config struct {
 	HeadersEnv map[string]string `yaml:"headers_env"`
 	// Effects gives the effect class of tools by the server's own name of them; it wins over the tool's annotations.
 	Effects map[string]agent.EffectClass `yaml:"effects"`
+	// Reconcile says, by the server's own name of a tool, how to find out what became of a call of it whose answer was lost. A
+	// tool that is not named cannot reconcile.
+	Reconcile map[string]Reconcile `yaml:"reconcile"`
 	// StartTimeout bounds the start up to the list of tools; 0 means a minute.
 	StartTimeout time.Duration `yaml:"start_timeout"`
 	// MaxOutputBytes is how much of a tool's output is kept; 0 means 1 MiB.
@@ -70,6 +73,11 @@ func (c Config) complete() (Config, error) {
 	for _, name := range slices.Sorted(maps.Keys(c.Effects)) {
 		if !c.Effects[name].Valid() {
 			return c, fmt.Errorf("effects: %s: %q is not an effect class", name, c.Effects[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Reconcile)) {
+		if err := c.Reconcile[name].check(); err != nil {
+			return c, fmt.Errorf("reconcile: %s: %w", name, err)
 		}
 	}
 	if c.StartTimeout == 0 {

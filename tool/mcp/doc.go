@@ -7,5 +7,8 @@
 // A server's annotations decide the effect class of its tools unless the configuration does. They are the server's own
 // word: connect servers that you would let act for you, and configure the class where a wrong one would cost something.
 //
+// The configuration can name, for a tool that changes something, another tool of the server that looks a call up by its
+// idempotency key ([Reconcile]); only such a tool is a tool.Reconciler.
+//
 // The package may import runledger/agent, runledger/tool, the standard library and github.com/modelcontextprotocol/go-sdk.
 package mcp

@@ -187,6 +187,20 @@ func serveFake() error {
 	raw("break", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "stack overflow"}
 	})
+	s.AddTool(&sdk.Tool{Name: "find", Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true}, InputSchema: json.RawMessage(`{"type": "object",
+		"properties": {"key": {"type": "string", "maxLength": 200}, "say": {}, "more": {"type": "object"}}, "required": ["key"], "additionalProperties": false}`)},
+		func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			var in struct{ Say json.RawMessage }
+			if err := json.Unmarshal(r.Params.Arguments, &in); err != nil {
+				return nil, err
+			}
+			meta, _ := json.Marshal(r.Params.Meta[KeyMeta])
+			out := &sdk.CallToolResult{StructuredContent: json.RawMessage(fmt.Sprintf(`{"args":%s,"meta":%s}`, r.Params.Arguments, meta))}
+			if in.Say != nil && string(in.Say) != "null" {
+				return out, json.Unmarshal(in.Say, out)
+			}
+			return out, nil
+		})
 	s.AddTool(&sdk.Tool{Name: "bad", InputSchema: json.RawMessage(`{"type": "object", "properties": {"a": {"$ref": "https://example.org/a.json"}}}`)},
 		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) { return text(""), nil })
 	typed("plug", nil, func(_ context.Context, _ *sdk.CallToolRequest, in fakeArgs) (*sdk.CallToolResult, error) {

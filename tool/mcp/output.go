@@ -51,19 +51,22 @@ func output(name string, raw json.RawMessage, limit int) (json.RawMessage, error
 		}
 		return nil, agent.Failed(agent.CodeToolFailed, "%s: %s", name, clip(text, maxErrorText))
 	}
-	structured := bytes.TrimSpace(r.StructuredContent)
-	switch {
-	case len(structured) == 0 || bytes.Equal(structured, []byte("null")):
-	case len(structured) <= limit:
-		return json.RawMessage(structured), nil
-	default:
-		plain = plainOutput{Text: cut(string(structured), limit), Truncated: true}
+	if structured := bytes.TrimSpace(r.StructuredContent); len(structured) > 0 && !bytes.Equal(structured, []byte("null")) {
+		return within(structured, limit)
 	}
 	data, err := json.Marshal(plain)
 	if err != nil {
 		return nil, agent.Unknown(agent.CodeToolFailed, "%s: the result cannot be written: %w", name, err)
 	}
 	return data, nil
+}
+
+// within is a JSON value as it stands, or, over the limit, its beginning as text.
+func within(value json.RawMessage, limit int) (json.RawMessage, error) {
+	if len(value) <= limit {
+		return value, nil
+	}
+	return json.Marshal(plainOutput{Text: cut(string(value), limit), Truncated: true})
 }
 
 // simplify keeps up to room bytes of the blocks, the text first.

@@ -30,7 +30,7 @@ const (
 // list asks for the server's tools and makes them ours. A tool that cannot be used is left out, with a warning.
 func (s *Server) list(ctx context.Context, current *session) ([]tool.Tool, error) {
 	var tools []tool.Tool
-	public, own := map[string]bool{}, map[string]bool{}
+	public, own := map[string]bool{}, map[string]*sdk.Tool{}
 	for t, err := range current.client.Tools(ctx, nil) {
 		if err != nil {
 			return nil, fmt.Errorf("list the tools: %w", err)
@@ -38,7 +38,7 @@ func (s *Server) list(ctx context.Context, current *session) ([]tool.Tool, error
 		if len(own) == maxTools {
 			return nil, fmt.Errorf("has more than %d tools", maxTools)
 		}
-		own[t.Name] = true
+		own[t.Name] = t
 		remote, err := s.remote(t)
 		if err == nil && public[remote.spec.Name] {
 			err = errors.New("two tools have this name")
@@ -51,12 +51,12 @@ func (s *Server) list(ctx context.Context, current *session) ([]tool.Tool, error
 		tools = append(tools, remote)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.cfg.Effects)) {
-		if !own[name] {
+		if own[name] == nil {
 			// A slip here could leave a tool that only claims to be harmless with the class it claims.
 			return nil, fmt.Errorf("effects: the server has no tool %q", name)
 		}
 	}
-	return tools, nil
+	return tools, s.reconcilers(tools, own)
 }
 
 // remoteTool is a tool of a server.
@@ -139,13 +139,22 @@ func (t *remoteTool) Call(ctx context.Context, call tool.Call) (json.RawMessage,
 		defer done()
 		params.SetProgressToken(token)
 	}
+	raw, err := t.exchange(ctx, params)
+	if err != nil {
+		return nil, err
+	}
+	return output(t.spec.Name, raw, t.server.cfg.MaxOutputBytes)
+}
+
+// exchange makes a call and returns its result as the server wrote it.
+func (t *remoteTool) exchange(ctx context.Context, params *sdk.CallToolParams) (json.RawMessage, error) {
 	current, err := t.server.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out, sent, err := t.ask(ctx, current, params)
+	raw, sent, err := t.ask(ctx, current, params)
 	if err == nil || sent || ctx.Err() != nil {
-		return out, err
+		return raw, err
 	}
 	// The server died after its last call, and this one was the first to notice: it has a second chance with a new process.
 	timer := time.NewTimer(t.server.cfg.grace)
@@ -160,20 +169,19 @@ func (t *remoteTool) Call(ctx context.Context, call tool.Call) (json.RawMessage,
 	if current, err = t.server.acquire(ctx); err != nil {
 		return nil, err
 	}
-	out, _, err = t.ask(ctx, current, params)
-	return out, err
+	raw, _, err = t.ask(ctx, current, params)
+	return raw, err
 }
 
 // ask makes the call on a session. sent tells whether any of it has left this process.
-func (t *remoteTool) ask(ctx context.Context, current *session, params *sdk.CallToolParams) (out json.RawMessage, sent bool, err error) {
+func (t *remoteTool) ask(ctx context.Context, current *session, params *sdk.CallToolParams) (raw json.RawMessage, sent bool, err error) {
 	followed := &request{}
 	defer current.conn.forget(followed)
 	_, err = current.client.CallTool(withRequest(ctx, followed), params)
 	if raw := followed.answered(); raw != nil {
 		// The answer counts, also when the SDK cannot read it or the context ended just now: the effect has taken place.
 		t.server.failures.Store(0)
-		out, err = output(t.spec.Name, raw, t.server.cfg.MaxOutputBytes)
-		return out, true, err
+		return raw, true, nil
 	}
 	sent = followed.wasSent()
 	if refusal, ok := errors.AsType[*jsonrpc.Error](err); ok && sent {
