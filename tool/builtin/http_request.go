@@ -106,6 +106,8 @@ func HTTPRequest(cfg HTTPConfig) (tool.Tool, error) {
 	}
 	h.client = h.newClient(proxy)
 	schema, err := tool.Schema[httpIn](func(s *jsonschema.Schema) {
+		// Headers carry credentials; no stream shows them.
+		s.Properties["headers"].WriteOnly = true
 		s.Properties["method"].Enum = httpMethods
 		s.Properties["timeout"].ExclusiveMinimum = jsonschema.Ptr(0.0)
 		s.Properties["timeout"].Maximum = jsonschema.Ptr(maxHTTPTimeout.Seconds())
