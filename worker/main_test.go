@@ -99,6 +99,7 @@ func (c *counting) tool(t testing.TB) tool.Tool {
 
 // stack is a worker with a database and a task queue of its own.
 type stack struct {
+	url      string // of the database
 	ledger   *ledger.Ledger
 	temporal client.Client
 	tools    *tool.Set
@@ -113,13 +114,14 @@ func start(t *testing.T, client model.Client, more ...tool.Tool) *stack {
 	temporal, err := shared.start()
 	require.NoError(t, err)
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	store, err := ledger.Open(ctx, pgtest.Database(t), ledger.Options{Log: log})
+	url := pgtest.Database(t)
+	store, err := ledger.Open(ctx, url, ledger.Options{Log: log})
 	require.NoError(t, err)
 	t.Cleanup(store.Close)
 	c, err := worker.Dial(ctx, temporal.Address(), temporal.Namespace(), log)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
-	s := &stack{ledger: store, temporal: c, counting: &counting{calls: map[string]int{}}}
+	s := &stack{url: url, ledger: store, temporal: c, counting: &counting{calls: map[string]int{}}}
 	s.tools, err = tool.NewSet(append(more, s.counting.tool(t))...)
 	require.NoError(t, err)
 	s.config = worker.Config{Ledger: store, Temporal: c, TaskQueue: uuid.NewString(), Tools: s.tools, Log: log,
