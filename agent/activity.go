@@ -14,7 +14,15 @@ const (
 	Record        Activity[RecordCall, RecordReply]   = "Record"
 	SettleCommand Activity[SettleCall, SettleReply]   = "SettleCommand"
 	Finish        Activity[FinishCall, FinishReply]   = "Finish"
+	RecordEffect  Activity[EffectCall, EffectReply]   = "RecordEffect"
+	CallHTTP      Activity[HTTPCall, HTTPReply]       = "CallHTTP"
 )
+
+// ActivityNames lists the names of all activities of a run.
+func ActivityNames() []string {
+	return []string{string(CallPlanner), string(CallModel), string(CallTool), string(Record), string(SettleCommand), string(Finish),
+		string(RecordEffect), string(CallHTTP)}
+}
 
 // WorkflowName is the name of the run workflow in Temporal.
 const WorkflowName = "AgentExecution"

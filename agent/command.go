@@ -19,6 +19,11 @@ const (
 	PlanCommand  CommandKind = "plan"
 	ModelCommand CommandKind = "llm"
 	ToolCommand  CommandKind = "tool"
+	// The recorded effects of workflow and tool code.
+	NowCommand    CommandKind = "now"
+	UUIDCommand   CommandKind = "uuid"
+	RandomCommand CommandKind = "random"
+	HTTPCommand   CommandKind = "http"
 )
 
 // TurnCommandID names the model call of a loop's turn: node#turn, turns counting from 1.
@@ -38,6 +43,13 @@ func RetryCommandID(nodeID string, try int) string {
 	}
 	return nodeID + "~" + strconv.Itoa(try)
 }
+
+// EffectCommandID names a recorded effect: owner/effect. The owner is the command of the tool that asks for it, or the node
+// whose workflow code does.
+func EffectCommandID(owner, effectID string) string { return owner + "/" + effectID }
+
+// ValueEffectID names the nth recorded value of a kind that an owner asks for, n counting from 1: now-1, uuid-1, random-1.
+func ValueEffectID(kind CommandKind, n int) string { return string(kind) + "-" + strconv.Itoa(n) }
 
 // CommandNodeID gives the node a command belongs to.
 func CommandNodeID(commandID string) string {

@@ -29,6 +29,7 @@ const (
 	CodeSuperseded       Code = "SUPERSEDED"         // a newer schedule of the command has taken over
 	CodeStaleEpoch       Code = "STALE_EPOCH"        // this execution of the run has been replaced or has ended
 	CodeForbidden        Code = "REPLAY_FORBIDDEN"   // an audit replay reached a command without a record
+	CodeUnrecorded       Code = "UNRECORDED_EFFECT"  // workflow code used time, randomness or the network without a record
 	CodeRefused          Code = "POLICY_REFUSED"     // the policy does not allow the command
 	CodeCancelled        Code = "CANCELLED"          // somebody cancelled the run
 	CodeShutdown         Code = "WORKER_SHUTDOWN"    // the worker stopped while the effect was at work

@@ -226,6 +226,34 @@ type (
 		RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
 	}
 
+	// ValueRecordedData is what a recorded Now (timer_fired), UUID or Random gave.
+	ValueRecordedData struct {
+		Kind CommandKind `json:"kind"`
+		// Value is a JSON value: the time as RFC 3339 with fractions of a second in UTC, the UUID, or the number.
+		Value json.RawMessage `json:"value"`
+		Hash  string          `json:"result_hash"`
+	}
+
+	// HTTPRecordedData is a request and its response, in short and without secrets. It stands right before the
+	// command_committed of its command, whose input and result have the whole.
+	HTTPRecordedData struct {
+		Kind     CommandKind  `json:"kind"`
+		Request  HTTPExchange `json:"request"`
+		Response HTTPExchange `json:"response"`
+	}
+
+	// HTTPExchange is one side of an HTTPRecordedData.
+	HTTPExchange struct {
+		Method string `json:"method,omitempty"`
+		// URL is without its query, which may hold a key.
+		URL     string            `json:"url,omitempty"`
+		Status  int               `json:"status,omitempty"`
+		Headers map[string]string `json:"headers,omitempty"`
+		Body    *Value            `json:"body,omitempty"`
+		// Truncated: more of the body came than is read.
+		Truncated bool `json:"truncated,omitempty"`
+	}
+
 	// CheckpointSavedData names a checkpoint; the state stands in the checkpoint's row.
 	CheckpointSavedData struct {
 		CheckpointID string         `json:"checkpoint_id"`

@@ -175,6 +175,8 @@ type Begin struct {
 	// FailureMessage is what the conversation keeps when the command fails here, refused or given up; nil for nothing. Its
 	// content is the error.
 	FailureMessage *Message
+	// Within is the dispatch of the tool that asks for this effect; nil when no tool does.
+	Within *Within
 }
 
 // Begun is the ledger's answer to Begin.
@@ -196,6 +198,8 @@ type Commit struct {
 	DispatchNo int
 	Result     json.RawMessage
 	Event      CommandCommittedData
+	// HTTP is what http_recorded says, for an HTTP effect.
+	HTTP *HTTPRecordedData
 	// Message is the conversation message that comes with the result, if any.
 	Message *Message
 	// Plan is what plan_generated says, for the planner's command.

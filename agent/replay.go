@@ -63,9 +63,12 @@ func BuildFromEvents(records []Recorded) (*ReplayContext, error) {
 			if _, again := rc.CommandResults[r.CommandID]; again {
 				return nil, fmt.Errorf("event %d: command %s is committed twice", r.Sequence, r.CommandID)
 			}
-			rc.CompletedCommandIDs = append(rc.CompletedCommandIDs, r.CommandID)
-			rc.CommandResults[r.CommandID] = r.Result
+			rc.complete(r.CommandID, r.Result)
 			kinds[r.CommandID] = d.Kind
+		case TimerFired, UUIDRecorded, RandomRecorded:
+			if err := rc.addValue(r); err != nil {
+				return nil, err
+			}
 		case NodeFinished:
 			if err := rc.finishNode(r, kinds); err != nil {
 				return nil, err
@@ -75,6 +78,30 @@ func BuildFromEvents(records []Recorded) (*ReplayContext, error) {
 	}
 	rc.CursorNode = rc.State.Cursor
 	return rc, nil
+}
+
+func (rc *ReplayContext) complete(commandID string, result json.RawMessage) {
+	rc.CompletedCommandIDs = append(rc.CompletedCommandIDs, commandID)
+	rc.CommandResults[commandID] = result
+}
+
+// addValue takes in a recorded value. Its event holds all of it; the bytes beside the event are those that were first given.
+func (rc *ReplayContext) addValue(r Recorded) error {
+	if r.CommandID == "" {
+		return nil
+	}
+	var d ValueRecordedData
+	if err := decode(r.Event, &d); err != nil {
+		return err
+	}
+	if _, again := rc.CommandResults[r.CommandID]; again {
+		return fmt.Errorf("event %d: command %s is recorded twice", r.Sequence, r.CommandID)
+	}
+	if r.Result == nil {
+		r.Result = d.Value
+	}
+	rc.complete(r.CommandID, r.Result)
+	return nil
 }
 
 func (rc *ReplayContext) finishNode(r Recorded, kinds map[string]CommandKind) error {
@@ -121,7 +148,7 @@ func NodeOutput(kind CommandKind, result json.RawMessage) (json.RawMessage, erro
 			return nil, fmt.Errorf("result of a model command: %w", err)
 		}
 		return json.Marshal(reply.Text)
-	case ToolCommand, PlanCommand:
+	case ToolCommand, PlanCommand, NowCommand, UUIDCommand, RandomCommand, HTTPCommand:
 		return result, nil
 	}
 	return nil, fmt.Errorf("command kind %q has no output", kind)

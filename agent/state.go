@@ -90,6 +90,10 @@ func Apply(s State, e Event) (State, error) {
 			turns[e.NodeID] = d.Turn
 			s.Turns = turns
 		}
+	case TimerFired, UUIDRecorded, RandomRecorded:
+		if e.CommandID != "" { // a recorded value is a command that one event begins and commits
+			s.Committed++
+		}
 	case CommandFailedType:
 		s.close(e.CommandID)
 		s.FailedCommands++
@@ -122,8 +126,7 @@ func Apply(s State, e Event) (State, error) {
 	case RunCancelled:
 		s.Status = Cancelled
 	case PlanStarted, PlanRevised, PolicyDecided, AttemptDiscarded, Progress, CheckpointSaved,
-		ApprovalRequested, ApprovalResolved, InputReceived, LimitReachedType, RunForked, TimerFired, UUIDRecorded,
-		RandomRecorded, HTTPRecorded, MessageAdded:
+		ApprovalRequested, ApprovalResolved, InputReceived, LimitReachedType, RunForked, HTTPRecorded, MessageAdded:
 		// These are part of the story, not of the position.
 	}
 	return s, nil

@@ -141,7 +141,7 @@ func (l *Ledger) Checkpoints(ctx context.Context, runID string) ([]agent.Checkpo
 func (l *Ledger) ReplayContext(ctx context.Context, runID string) (*agent.ReplayContext, error) {
 	rows, err := l.pool.Query(ctx, `SELECT e.sequence_number, e.event_type, e.conversation_id, e.run_id, e.root_run_id, e.message_id, e.node_id,
 			e.command_id, e.attempt, e.created_at, e.event_data, e.epoch,
-			CASE WHEN e.event_type = 'command_committed' THEN coalesce(c.result, (SELECT p.bytes FROM payloads p WHERE p.hash = c.result_hash)) END
+			CASE WHEN e.event_type IN ('command_committed', 'timer_fired', 'uuid_recorded', 'random_recorded') THEN coalesce(c.result, (SELECT p.bytes FROM payloads p WHERE p.hash = c.result_hash)) END
 		FROM agent_execution_events e LEFT JOIN commands c ON c.run_id = e.run_id AND c.command_id = e.command_id
 		WHERE e.run_id = $1 ORDER BY e.sequence_number`, runID)
 	if err != nil {

@@ -114,6 +114,11 @@ func (t *txn) commit(c agent.Commit, said *agent.CommandResolvedData) error {
 	}
 	committed := int64(0)
 	if !ended {
+		if c.HTTP != nil {
+			if err := t.event(agent.HTTPRecorded, c.NodeID, c.CommandID, c.DispatchNo, c.HTTP); err != nil {
+				return err
+			}
+		}
 		if err := t.event(agent.CommandCommitted, c.NodeID, c.CommandID, c.DispatchNo, c.Event); err != nil {
 			return err
 		}

@@ -27,6 +27,9 @@ func (l *Ledger) Begin(ctx context.Context, b agent.Begin) (agent.Begun, error) 
 		if t.run.status.Terminal() {
 			return t.ended()
 		}
+		if err := t.fence(ctx, b.Within); err != nil {
+			return err
+		}
 		begun = agent.Begun{Verdict: agent.Admit(t.command, agent.Ask{Dispatch: b.Dispatch,
 			InputHash: b.InputHash, Reconciles: b.Reconciles, VoidNo: b.VoidNo}, t.now)}
 		return t.begin(ctx, b, &begun)
