@@ -51,6 +51,7 @@ type Ledger interface {
 	Reader
 	Ender
 	Output
+	EffectLedger
 }
 
 // Config is what activities work with.
@@ -134,7 +135,7 @@ func (a *Activities) SettleCommand(ctx context.Context, call agent.SettleCall) (
 		settled.Tools, err = a.toolRequests(ctx, call.RunID, row.Result)
 	case agent.PlanCommand:
 		settled.Plan, err = a.shape(ctx, call.RunID)
-	case agent.ToolCommand:
+	case agent.ToolCommand, agent.HTTPCommand, agent.NowCommand, agent.UUIDCommand, agent.RandomCommand:
 	}
 	if err != nil {
 		return agent.SettleReply{}, crossing(fmt.Errorf("settle command %s: %w", call.CommandID, err))

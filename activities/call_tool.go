@@ -71,8 +71,8 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (comman
 		c.begin.Shown = recordable(a.public(ref, args))
 	}
 	c.asked.Agent = run.Definition.Agent
-	toolCall := func(d dispatch) tool.Call {
-		return tool.Call{Key: d.key, RunID: in.RunID, CommandID: in.CommandID, Attempt: d.no, Arguments: args, Progress: func(string) {}}
+	toolCall := func(d dispatch, effects tool.Effects) tool.Call {
+		return tool.Call{Key: d.key, RunID: in.RunID, CommandID: in.CommandID, Attempt: d.no, Arguments: args, Progress: func(string) {}, Effects: effects}
 	}
 	finish := func(output json.RawMessage, err error) (effectResult, error) {
 		if err != nil {
@@ -83,11 +83,17 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (comman
 		}
 		return toolResult(in.Tool, output, c.failureMessage), nil
 	}
-	c.effect = func(ctx context.Context, d dispatch) (effectResult, error) {
+	c.effect = func(ctx context.Context, d dispatch) (_ effectResult, err error) {
 		if fault != nil {
 			return effectResult{}, fault
 		}
-		return finish(a.lookup(in.Tool).Call(ctx, toolCall(d)))
+		effects := a.toolEffects(ctx, in.Call, d, &run.Definition)
+		defer func() {
+			if doubt := effects.close(); doubt != nil {
+				err = doubt
+			}
+		}()
+		return finish(a.lookup(in.Tool).Call(ctx, toolCall(d, effects)))
 	}
 	if fault != nil {
 		return c, nil
@@ -95,7 +101,7 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (comman
 	switch t := a.lookup(in.Tool).(type) {
 	case tool.TxTool:
 		c.tx = func(ctx context.Context, tx agent.Tx, d dispatch) (effectResult, error) {
-			return finish(t.CallTx(ctx, tx, toolCall(d)))
+			return finish(t.CallTx(ctx, tx, toolCall(d, noEffects{"in the transaction of its commit"})))
 		}
 	case tool.Reconciler:
 		if c.begin.Effect == agent.External {

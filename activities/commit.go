@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"go.temporal.io/sdk/activity"
-	"go.temporal.io/sdk/temporal"
 
 	"runledger/agent"
 	"runledger/policy"
@@ -38,12 +37,16 @@ type command struct {
 type dispatch struct {
 	no  int
 	key string
+	// by and deadline fence and bound what the effect asks for in its turn.
+	by       agent.Dispatch
+	deadline time.Time
 }
 
 // effectResult is what an effect gives for the record.
 type effectResult struct {
 	result  json.RawMessage
 	event   agent.CommandCommittedData
+	http    *agent.HTTPRecordedData
 	message *agent.Message
 	plan    *agent.PlanGeneratedData
 	// goesOn: the command does not end its node after all, as a model's turn that asks for tools.
@@ -151,7 +154,8 @@ func (a *Activities) execute(ctx context.Context, c command, begun agent.Begun) 
 	effectCtx, end := a.effectContext(ctx, c, begun)
 	defer end()
 	started := time.Now()
-	d := dispatch{no: begun.DispatchNo, key: agent.IdempotencyKey(c.call.RunID, c.call.CommandID)}
+	d := dispatch{no: begun.DispatchNo, key: agent.IdempotencyKey(c.call.RunID, c.call.CommandID),
+		by: c.begin.Dispatch, deadline: started.Add(begun.Remaining)}
 	if c.tx != nil {
 		return a.executeTx(durable, effectCtx, end, c, begun, d)
 	}
@@ -241,8 +245,8 @@ func (a *Activities) effectContext(ctx context.Context, c command, begun agent.B
 				cancel(errDeadline)
 			case <-ended:
 				ended = nil
-				if temporal.IsCanceledError(context.Cause(ctx)) {
-					cancel(errCancelled)
+				if why := endOf(ctx); why != nil {
+					cancel(why)
 				}
 			case <-stopping:
 				stopping = nil
@@ -287,7 +291,7 @@ func (a *Activities) commit(ctx context.Context, c command, begun agent.Begun, r
 
 func (c *command) commit(dispatchNo int, r effectResult, latency time.Duration) agent.Commit {
 	commit := agent.Commit{Call: c.call, Dispatch: c.begin.Dispatch, DispatchNo: dispatchNo, Result: r.result, Event: r.event,
-		Message: r.message, Plan: r.plan, Checkpoint: c.checkpoint}
+		HTTP: r.http, Message: r.message, Plan: r.plan, Checkpoint: c.checkpoint}
 	commit.Ends = commit.Ends && !r.goesOn
 	commit.Event.LatencyMS = latency.Milliseconds()
 	return commit
@@ -296,7 +300,9 @@ func (c *command) commit(dispatchNo int, r effectResult, latency time.Duration) 
 // conclude writes how an effect without a result ended.
 func (a *Activities) conclude(ctx context.Context, c command, begun agent.Begun, err, cause error, latency time.Duration) (agent.CommandRow, error) {
 	end := judge(err, cause, c.begin.Effect, begun.DispatchNo)
-	end.reason.NodeID, end.reason.CommandID = c.call.NodeID, c.call.CommandID
+	if end.reason.Code != agent.CodeInDoubt || end.reason.CommandID == "" { // else it names the command that put this one in doubt
+		end.reason.NodeID, end.reason.CommandID = c.call.NodeID, c.call.CommandID
+	}
 	if end.lost {
 		return agent.CommandRow{}, final(agent.CodeSuperseded, "command %s: %s", c.call.CommandID, end.reason.Message)
 	}

@@ -36,6 +36,8 @@ func judge(err, cause error, effect agent.EffectClass, dispatchNo int) ending {
 	switch {
 	case stopped && errors.Is(cause, errStale):
 		return ending{lost: true, reason: reason}
+	case reason.Code == agent.CodeInDoubt && reason.Fault == agent.FaultUnknown:
+		return ending{state: agent.CommandInDoubt, reason: reason} // an effect within it is, whatever the command's own class
 	case stopped && unsafe:
 		return ending{state: agent.CommandInDoubt, reason: &agent.Error{Code: agent.CodeInDoubt, Message: cause.Error() + "; " + reason.Message}}
 	case stopped && errors.Is(cause, errCancelled):

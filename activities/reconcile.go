@@ -107,7 +107,7 @@ func (a *Activities) findOnce(ctx context.Context, c *command, d dispatch) (f fi
 func (a *Activities) toolFinding(t tool.Reconciler, in agent.ToolCall, args json.RawMessage, message *agent.Message) func(context.Context, dispatch) (finding, error) {
 	return func(ctx context.Context, d dispatch) (finding, error) {
 		found, err := t.Reconcile(ctx, tool.Call{Key: d.key, RunID: in.RunID, CommandID: in.CommandID, Attempt: d.no, Arguments: args,
-			Progress: func(string) {}})
+			Progress: func(string) {}, Effects: noEffects{"when it reconciles"}})
 		if err != nil || !found.Found {
 			return finding{conclusive: found.Conclusive}, err
 		}

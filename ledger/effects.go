@@ -65,9 +65,10 @@ func (t *txn) recordValue(v agent.NewValue) error {
 	}
 	t.command = &agent.CommandRow{RunID: v.RunID, CommandID: v.CommandID, NodeID: v.NodeID, Kind: v.Kind, Effect: agent.Deterministic,
 		State: agent.Committed, DispatchNo: 1, Owner: owner, Sequence: t.last, Result: v.Value, ResultHash: hash}
-	t.writes.Queue(`INSERT INTO commands (run_id, command_id, node_id, kind, effect_class, state, dispatch_no, owner_epoch, owner_schedule, owner_attempt,
-			sequence_number, result, result_hash, result_bytes, emitted_at, decided_at)
-		VALUES ($1, $2, $3, $4, $5, 'committed', 1, $6, $7, $8, $9, $10, $11, $12, $13, $13)`,
+	// The kind is all of its input: under the gate this command is never taken for another.
+	t.writes.Queue(`INSERT INTO commands (run_id, command_id, node_id, kind, effect_class, state, input_hash, dispatch_no, owner_epoch, owner_schedule,
+			owner_attempt, sequence_number, result, result_hash, result_bytes, emitted_at, decided_at)
+		VALUES ($1, $2, $3, $4, $5, 'committed', $4, 1, $6, $7, $8, $9, $10, $11, $12, $13, $13)`,
 		v.RunID, v.CommandID, v.NodeID, v.Kind, agent.Deterministic, owner.Epoch, owner.Schedule, owner.Attempt,
 		t.last, []byte(v.Value), hash, len(v.Value), t.now)
 	return nil

@@ -51,6 +51,9 @@ type Call struct {
 	Arguments json.RawMessage
 	// Progress reports how far the call has come; it may be called from any goroutine until Call returns. Never nil.
 	Progress func(message string)
+	// Effects are recorded time, identity, chance and HTTP requests. A worker always gives them; a test that calls a tool which
+	// uses them brings [MemoryEffects].
+	Effects Effects
 }
 
 // Tool is something an agent can call. Its methods may be called concurrently.

@@ -20,17 +20,8 @@ const (
 	maxRetryAfter  = time.Hour
 )
 
-type httpOut struct {
-	Status  int               `json:"status"`
-	Headers map[string]string `json:"headers"`
-	// JSON is the body where it is JSON, Text another body that is text; a binary body is neither.
-	JSON json.RawMessage `json:"json,omitempty"`
-	Text *string         `json:"text,omitempty"`
-	// Bytes is how many bytes of the body were read.
-	Bytes int `json:"bytes"`
-	// Truncated: the body was longer, and Text is its beginning.
-	Truncated bool `json:"truncated,omitempty"`
-}
+// httpOut is the output of http_request: a response without what a model cannot read.
+type httpOut = agent.HTTPResponse
 
 // answer makes the output of a response whose body has been read up to one byte over the limit.
 func answer(resp *http.Response, body []byte, limit int64) httpOut {
@@ -41,6 +32,7 @@ func answer(resp *http.Response, body []byte, limit int64) httpOut {
 	}
 	out.Bytes = len(body)
 	if !utf8.Valid(body) {
+		out.Data = body
 		return out
 	}
 	body = bytes.TrimPrefix(body, []byte("\ufeff"))

@@ -145,6 +145,8 @@ func proxyFrom(cfg HTTPConfig) (*url.URL, error) {
 	return proxy, nil
 }
 
+var _ tool.HTTPSender = (*httpRequest)(nil)
+
 type httpRequest struct {
 	tool.Tool
 	effects map[string]agent.EffectClass
@@ -234,16 +236,27 @@ func (h *httpRequest) redirect(next *http.Request, via []*http.Request) error {
 }
 
 func (h *httpRequest) call(ctx context.Context, in httpIn, call tool.Call) (httpOut, error) {
+	out, err := h.Send(ctx, call.Key, tool.HTTPRequest{Method: in.Method, URL: in.URL, Headers: in.Headers, JSON: in.JSON, Body: in.Body,
+		Timeout: agent.Duration(in.Timeout * float64(time.Second))})
+	out.Data = nil
+	return out, err
+}
+
+// Send makes the requests of HTTP effects too; see [tool.HTTPSender].
+func (h *httpRequest) Send(ctx context.Context, key string, in tool.HTTPRequest) (tool.HTTPResponse, error) {
+	if !slices.Contains(httpMethods, any(in.Method)) {
+		return httpOut{}, &tool.ArgumentError{Pointer: "/method", Message: fmt.Sprintf("is not one of %v", httpMethods)}
+	}
 	timeout := defaultHTTPTimeout
 	if in.Timeout > 0 {
-		timeout = time.Duration(in.Timeout * float64(time.Second))
+		timeout = time.Duration(in.Timeout)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	// From the moment there is a connection the request may have arrived. net/http reports one before it writes.
 	var connected atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
-	req, err := h.newRequest(ctx, in, call.Key)
+	req, err := h.newRequest(ctx, in, key)
 	if err != nil {
 		return httpOut{}, err
 	}
@@ -263,7 +276,7 @@ func (h *httpRequest) call(ctx context.Context, in httpIn, call tool.Call) (http
 	return answer(resp, body, h.maxBody), nil
 }
 
-func (h *httpRequest) newRequest(ctx context.Context, in httpIn, key string) (*http.Request, error) {
+func (h *httpRequest) newRequest(ctx context.Context, in tool.HTTPRequest, key string) (*http.Request, error) {
 	if len(in.URL) > maxURL {
 		return nil, &tool.ArgumentError{Pointer: "/url", Message: fmt.Sprintf("is longer than %d bytes", maxURL)}
 	}
