@@ -113,6 +113,30 @@ func TestRunObject(t *testing.T) {
 	require.EqualValues(t, 22000, *o.Metrics.LatencyMS)
 }
 
+// The effects of a tool are neither model calls nor tool calls.
+func TestRunObjectDoesNotCountEffects(t *testing.T) {
+	t.Parallel()
+	v := newRunView(agent.Run{RunID: "r"}, nil)
+	raw := func(x any) json.RawMessage {
+		doc, err := json.Marshal(x)
+		require.NoError(t, err)
+		return doc
+	}
+	for _, e := range []agent.Event{
+		{Type: agent.CommandEmitted, CommandID: "a", Data: raw(agent.CommandEmittedData{Kind: agent.ToolCommand, Tool: "pay"})},
+		{Type: agent.TimerFired, CommandID: "a/now-1", Data: raw(agent.ValueRecordedData{Kind: agent.NowCommand})},
+		{Type: agent.CommandEmitted, CommandID: "a/pay", Data: raw(agent.CommandEmittedData{Kind: agent.HTTPCommand})},
+		{Type: agent.CommandCommitted, CommandID: "a/pay", Data: raw(agent.CommandCommittedData{Kind: agent.HTTPCommand})},
+	} {
+		e.RunID = "r"
+		v.add(e)
+	}
+	require.Equal(t, 0, v.object.Metrics.ModelCalls)
+	require.Equal(t, 1, v.object.Metrics.ToolCalls)
+	require.Len(t, v.object.ToolCalls, 1)
+	require.Equal(t, "running", v.object.ToolCalls[0].Status)
+}
+
 func TestPreview(t *testing.T) {
 	t.Parallel()
 	for doc, want := range map[string]string{`"a \"b\""`: `a "b"`, `{"a": [1, "x y"]}`: `{"a":[1,"x y"]}`, `42`: "42", `null`: "", `"` + strings.Repeat("x", 600) + `"`: strings.Repeat("x", 512) + "…"} {

@@ -234,8 +234,12 @@ func (v *runView) emitted(e agent.Event) {
 		v.object.Metrics.Retries++
 	}
 	d := read[agent.CommandEmittedData](e)
-	if d.Kind != agent.ToolCommand {
+	switch d.Kind {
+	case agent.ToolCommand:
+	case agent.PlanCommand, agent.ModelCommand:
 		v.object.Metrics.ModelCalls++
+		return
+	default: // an effect within a tool call
 		return
 	}
 	v.object.Metrics.ToolCalls++

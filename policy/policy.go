@@ -111,9 +111,9 @@ func Check(p *agent.Policy) error {
 		}
 		for _, k := range r.Kinds {
 			switch k {
-			case agent.PlanCommand, agent.ModelCommand, agent.ToolCommand:
+			case agent.PlanCommand, agent.ModelCommand, agent.ToolCommand, agent.HTTPCommand:
 			default:
-				return fmt.Errorf("rule %d: %q is not a kind of command: want plan, llm or tool", i+1, k)
+				return fmt.Errorf("rule %d: %q is not a kind of command: want plan, llm, tool or http", i+1, k)
 			}
 		}
 	}

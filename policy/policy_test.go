@@ -145,7 +145,7 @@ func TestCheck(t *testing.T) {
 	for want, rule := range map[string]agent.PolicyRule{
 		`rule 1: decision "inject": want execute, forbid or ask`:         {Decision: policy.Inject},
 		`rule 1: "odd" is not an effect class`:                           {Effects: []agent.EffectClass{"odd"}, Decision: policy.Forbid},
-		`rule 1: "odd" is not a kind of command: want plan, llm or tool`: {Kinds: []agent.CommandKind{"odd"}, Decision: policy.Forbid},
+		`rule 1: "odd" is not a kind of command: want plan, llm, tool or http`: {Kinds: []agent.CommandKind{"odd"}, Decision: policy.Forbid},
 	} {
 		require.EqualError(t, policy.Check(&agent.Policy{Rules: []agent.PolicyRule{rule}}), want)
 	}

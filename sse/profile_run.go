@@ -79,6 +79,10 @@ func runView(t agent.EventType, kind agent.CommandKind) (agent.EventType, []stri
 		return t, []string{"kind", "model", "effect_class", "deadline"}
 	case agent.CommandCommitted:
 		return committedView(kind)
+	case agent.TimerFired, agent.UUIDRecorded, agent.RandomRecorded:
+		return t, []string{"kind", "value", "result_hash"}
+	case agent.HTTPRecorded:
+		return t, []string{"kind", "request", "response"} // made for the record without queries and secrets
 	case agent.CommandFailedType:
 		return t, []string{"kind", "tool", "error", "latency_ms"}
 	case agent.AttemptDiscarded:
@@ -98,7 +102,7 @@ func runView(t agent.EventType, kind agent.CommandKind) (agent.EventType, []stri
 	case agent.CommandAbortType, agent.CommandDoubtType, agent.CommandReopened, agent.RunCancelled,
 		agent.PlanGenerated, agent.PlanRevised, agent.Progress, agent.ApprovalRequested,
 		agent.ApprovalResolved, agent.InputReceived, agent.LimitReachedType, agent.RunPaused, agent.RunUnpaused,
-		agent.RunReopened, agent.RunForked, agent.TimerFired, agent.UUIDRecorded, agent.RandomRecorded, agent.HTTPRecorded:
+		agent.RunReopened, agent.RunForked:
 	}
 	return t, []string{"kind", "tool", "reason", "by", "message", "epoch"}
 }
@@ -110,6 +114,10 @@ func committedView(kind agent.CommandKind) (agent.EventType, []string) {
 	case agent.ModelCommand:
 		return chatCompleted, []string{"kind", "result_hash", "output", "latency_ms", "turn", "finish_reason", "usage",
 			"model", "tool_calls"}
+	case agent.HTTPCommand:
+		// http_recorded shows what is public of it.
+		return agent.CommandCommitted, []string{"kind", "result_hash", "latency_ms"}
+	case agent.NowCommand, agent.UUIDCommand, agent.RandomCommand: // have an event of their own
 	case agent.PlanCommand:
 		// The planner's output is the plan with its prompts and arguments; plan_created shows what is public of it.
 	}
