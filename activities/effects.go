@@ -236,7 +236,7 @@ func (f *toolEffects) lock(name string) (unlock func()) {
 // passWithin takes the command of an effect within a tool through the gate. Its dispatch is the tool's. What another dispatch
 // of the tool has left behind is waited for: this one holds the tool's command, so that dispatch is gone or going.
 func (a *Activities) passWithin(ctx context.Context, c command) (agent.CommandRow, error) {
-	a.at(ctx, BeforeBegin, c.call)
+	a.at(ctx, agent.BeforeBegin, c.call)
 	a.refuse(ctx, &c)
 	for {
 		begun, err := a.beginCommand(context.WithoutCancel(ctx), c.begin)
@@ -245,7 +245,7 @@ func (a *Activities) passWithin(ctx context.Context, c command) (agent.CommandRo
 		}
 		switch begun.Verdict {
 		case agent.MayExecute, agent.MayExecuteAgain, agent.MayProceed:
-			a.at(ctx, AfterBegin, c.call)
+			a.at(ctx, agent.AfterBegin, c.call)
 			row, err := a.execute(ctx, c, begun)
 			if err == nil {
 				return row, nil

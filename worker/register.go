@@ -21,6 +21,8 @@ func Register(r worker.Registry, a *activities.Activities) {
 	bind(r, agent.Record, a.Record)
 	bind(r, agent.SettleCommand, a.SettleCommand)
 	bind(r, agent.Finish, a.Finish)
+	bind(r, agent.RecordEffect, a.RecordEffect)
+	bind(r, agent.CallHTTP, a.CallHTTP)
 }
 
 // bind does not compile when the function's types are not those that the name promises.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/worker"
 
@@ -43,6 +44,8 @@ type Config struct {
 	PanicPolicy worker.WorkflowPanicPolicy
 	// At, if set, is called at the boundaries of the commit gate. It is for tests that break things there.
 	At func(ctx context.Context, at agent.Boundary, call agent.Call)
+	// Strict refuses workflow code whose effects leave no record, see [StrictInterceptor].
+	Strict bool
 	// Published, if set, is closed when the tools are known to the API.
 	Published chan<- struct{}
 }
@@ -75,7 +78,12 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	fatal := make(chan error, 1)
+	var interceptors []interceptor.WorkerInterceptor
+	if cfg.Strict {
+		interceptors = append(interceptors, StrictInterceptor())
+	}
 	w := worker.New(cfg.Temporal, cfg.TaskQueue, worker.Options{
+		Interceptors:                       interceptors,
 		MaxConcurrentActivityExecutionSize: cfg.MaxConcurrentActivities,
 		WorkerStopTimeout:                  stopTimeout,
 		MaxHeartbeatThrottleInterval:       heartbeatThrottle,

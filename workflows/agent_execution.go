@@ -88,6 +88,7 @@ func (e *execution) run(ctx workflow.Context) *agent.Error {
 }
 
 func (e *execution) makePlan(ctx workflow.Context) *agent.Error {
+	ctx = WithNode(ctx, e.node(agent.PlanNodeID))
 	e.show(ctx)
 	call := agent.Call{CommandID: agent.PlanNodeID, NodeID: agent.PlanNodeID, Timeout: agent.DefaultModelTimeout}
 	e.busy++
@@ -114,7 +115,10 @@ func (e *execution) finish(ctx workflow.Context, failure *agent.Error) (agent.Ru
 		return agent.RunOutput{}, temporal.NewNonRetryableApplicationError(e.replaced.Message, string(e.replaced.Code), nil)
 	}
 	call := agent.FinishCall{Scope: e.scope(), Status: agent.Completed, Summary: e.summary()}
+	refused := refusedEffect(ctx)
 	switch {
+	case refused != nil:
+		call.Status, call.Error = agent.FailedStatus, refused
 	case e.forbidden != nil:
 		call.Status, call.Error = agent.FailedStatus, e.forbidden
 	case e.timedOut:

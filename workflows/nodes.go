@@ -20,7 +20,7 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 			}
 			e.busy++
 			e.working = e.working.With(i)
-			workflow.Go(ctx, func(ctx workflow.Context) {
+			workflow.Go(WithNode(ctx, e.node(e.plan.Nodes[i].ID)), func(ctx workflow.Context) {
 				e.restOf(ctx, i)
 				e.news.Send(ctx, nodeNews{Index: i, What: nodeEnded})
 			})

@@ -97,8 +97,9 @@ var table = []rule{
 	},
 	{
 		pkg: "worker", may: []string{"activities", "agent", "dispatch", "ledger", "model", "policy", "tool", "workflows"},
-		uses: []string{temporal + "activity", temporal + "client", temporal + "log", temporal + "worker", temporal + "workflow"},
-		why:  "a library for users with tools and models of their own: no vendor, no configuration file, no API",
+		uses: []string{temporal + "activity", temporal + "client", temporal + "converter", temporal + "interceptor", temporal + "log",
+			temporal + "temporal", temporal + "worker", temporal + "workflow", uuid},
+		why: "a library for users with tools and models of their own: no vendor, no configuration file, no API",
 	},
 	{
 		pkg:  "devstack",
