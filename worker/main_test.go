@@ -23,6 +23,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	worker.WatchSources() // before anything of this process is at work
 	os.Exit(pgtest.Main(m, func(ctx context.Context, url string) error {
 		_, err := ledger.Migrate(ctx, url)
 		return err
