@@ -236,6 +236,7 @@ func (f *toolEffects) lock(name string) (unlock func()) {
 // passWithin takes the command of an effect within a tool through the gate. Its dispatch is the tool's. What another dispatch
 // of the tool has left behind is waited for: this one holds the tool's command, so that dispatch is gone or going.
 func (a *Activities) passWithin(ctx context.Context, c command) (agent.CommandRow, error) {
+	c.begin.Reconciles = c.reconcile != nil
 	a.at(ctx, agent.BeforeBegin, c.call)
 	a.refuse(ctx, &c)
 	for {
@@ -255,6 +256,14 @@ func (a *Activities) passWithin(ctx context.Context, c command) (agent.CommandRo
 				fault = agent.FaultTransient // the tool's next execution tries again, under the same key
 			}
 			return row, ofTool(err, c.call.CommandID, fault)
+		case agent.MustReconcile:
+			row, decided, err := a.reconcileLost(context.WithoutCancel(ctx), &c, begun)
+			if err != nil {
+				return row, ofTool(err, c.call.CommandID, agent.FaultTransient)
+			}
+			if decided {
+				return row, nil
+			}
 		case agent.MustWait:
 			select {
 			case <-time.After(begun.Wait):

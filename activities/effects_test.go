@@ -221,9 +221,11 @@ func TestLostRequest(t *testing.T) {
 			types := l.types(t, run)
 			require.Equal(t, 2, countTypes(types, agent.CommandDoubtType))
 
-			// The request is resolved by a person, and then the tool: it goes on with what the person says took place.
-			l.exec(t, `UPDATE commands SET state = 'committed', result = '{"status":200,"headers":{},"text":"as said","bytes":7}' WHERE run_id = $1 AND command_id = 'a/charge'`, run.RunID)
-			l.exec(t, `UPDATE commands SET state = 'released', error = NULL WHERE run_id = $1 AND command_id = 'a'`, run.RunID)
+			// A person resolves the request, which lets the tool go on, with what the person says took place.
+			_, err = l.Resolve(t.Context(), "local", run.RunID, "a/charge", agent.Resolution{Outcome: agent.OutcomeCommitted, By: "me",
+				Result: json.RawMessage(`{"status": 200, "headers": {}, "text": "as said", "bytes": 7}`)})
+			require.NoError(t, err)
+			require.Equal(t, agent.Released, l.row(t, run, "a").State)
 			in.Schedule = 2
 			reply, err = l.callTool(t, try{}, in)
 			require.NoError(t, err)
@@ -474,13 +476,10 @@ func TestRecordedRequestHoldsNoSecret(t *testing.T) {
 	require.Equal(t, agent.OutcomeCommitted, reply.Outcome)
 	row := l.row(t, run, "a/pay")
 	require.JSONEq(t, `{"method": "POST", "url": "`+server.URL+`/pay?key=swordfish", "json": {"amount": 3},
-		"headers": {"Authorization": "(redacted)", "X-Whatever": "(redacted)", "Accept": "application/json"}}`, string(row.Input))
+		"headers": {"Authorization": "[redacted]", "X-Whatever": "[redacted]", "Accept": "application/json"}}`, string(row.Input))
 	require.NotContains(t, string(row.Result), "swordfish")
 	found := false
 	for _, e := range l.events(t, run) {
-		if e.Type == agent.CommandEmitted && e.CommandID == "a/pay" {
-			continue // holds the input, for operators
-		}
 		require.NotContains(t, string(e.Data), "swordfish", e.Type)
 		if e.Type == agent.HTTPRecorded {
 			found = true
@@ -550,4 +549,100 @@ func TestEffectsOfWorkflowCode(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, agent.OutcomeFailed, failed.Outcome)
 	require.Equal(t, agent.CodeInvalidArguments, failed.Error.Code)
+}
+
+// The answer that comes after all resolves the request, and lets the tool go on.
+func TestLateAnswerResolvesTheToolToo(t *testing.T) {
+	t.Parallel()
+	arrived, over := make(chan struct{}), make(chan struct{})
+	server := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		close(arrived)
+		<-over
+		_, _ = w.Write([]byte("late"))
+	})
+	l := withTool(t, agent.Idempotent, func(ctx context.Context, call tool.Call) (any, error) {
+		response, err := call.Effects.HTTP(ctx, "charge", post(server.URL))
+		return string(response.Body()), err
+	})
+	run := l.oneNode(t, agent.Idempotent)
+	in := agent.ToolCall{Call: call(run, 1), Tool: "put"}
+	first := make(chan agent.Reply, 1)
+	go func() {
+		reply, _ := l.callTool(t, try{}, in)
+		first <- reply
+	}()
+	<-arrived
+	l.expire(t, run)
+	reply, err := l.callTool(t, try{attempt: 2}, in)
+	require.NoError(t, err)
+	require.Equal(t, agent.OutcomeInDoubt, reply.Outcome)
+	close(over)
+	require.Equal(t, agent.OutcomeUnknown, (<-first).Outcome, "its tool has lost its command; what it learned is on record")
+	require.Equal(t, agent.Committed, l.row(t, run, "a/charge").State)
+	require.Equal(t, agent.Released, l.row(t, run, "a").State)
+	in.Schedule = 2
+	reply, err = l.callTool(t, try{}, in)
+	require.NoError(t, err)
+	require.Equal(t, agent.OutcomeCommitted, reply.Outcome)
+	require.Equal(t, `"late"`, string(l.row(t, run, "a").Result))
+	require.Equal(t, 1, server.of(run, "a/charge"))
+}
+
+// The rules by which http_request finds out what became of a call are for HTTP effects too.
+func TestLostRequestIsLookedUp(t *testing.T) {
+	t.Parallel()
+	asked := make(chan string, 8)
+	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			asked <- r.URL.Query().Get("key")
+		}
+		_, _ = w.Write([]byte("paid"))
+	})
+	l := withTool(t, agent.Idempotent, nil)
+	request, err := builtin.HTTPRequest(builtin.HTTPConfig{AllowHosts: []string{"127.0.0.1:*"},
+		Reconcile: []builtin.HTTPReconcile{{Host: "127.0.0.1:*", Method: "POST", URL: "/lookup?key={key}"}}})
+	require.NoError(t, err)
+	l.tools, err = tool.NewSet(request, fnTool(t, agent.Idempotent, func(ctx context.Context, call tool.Call) (any, error) {
+		response, err := call.Effects.HTTP(ctx, "charge", post(server.URL))
+		return string(response.Body()), err
+	}))
+	require.NoError(t, err)
+	run := l.oneNode(t, agent.Idempotent)
+	in := agent.ToolCall{Call: call(run, 1), Tool: "put"}
+	_, err = l.callTool(t, breaks(beforeCommit, crashes), in)
+	require.ErrorIs(t, err, errCrashed)
+	l.expire(t, run)
+	reply, err := l.callTool(t, try{attempt: 2}, in)
+	require.NoError(t, err)
+	require.Equal(t, agent.OutcomeCommitted, reply.Outcome)
+	require.Equal(t, `"paid"`, string(l.row(t, run, "a").Result))
+	require.Equal(t, 1, server.of(run, "a/charge"))
+	require.Equal(t, run.RunID+"/a/charge", <-asked)
+	types := l.types(t, run)
+	require.Equal(t, 1, countTypes(types, agent.HTTPRecorded))
+	require.Equal(t, 2, countTypes(types, agent.CommandCommitted))
+}
+
+// What the run's rules say of requests holds for those within a tool.
+func TestPolicyOfRequestsWithinATool(t *testing.T) {
+	t.Parallel()
+	server := serve(t, nil)
+	l := withTool(t, agent.Idempotent, func(ctx context.Context, call tool.Call) (any, error) {
+		if _, err := call.Effects.HTTP(ctx, "read", tool.HTTPRequest{Method: "GET", URL: server.URL}); err != nil {
+			return nil, err
+		}
+		_, err := call.Effects.HTTP(ctx, "pay", post(server.URL))
+		return nil, err
+	})
+	run := l.oneNode(t, agent.Idempotent)
+	l.exec(t, `UPDATE agent_executions SET definition = jsonb_set(definition::jsonb, '{policy}',
+		'{"rules": [{"kinds": ["http"], "effects": ["external"], "decision": "forbid", "reason": "no money today"}]}')::json WHERE run_id = $1`, run.RunID)
+	reply, err := l.callTool(t, try{}, agent.ToolCall{Call: call(run, 1), Tool: "put"})
+	require.NoError(t, err)
+	require.Equal(t, agent.OutcomeFailed, reply.Outcome)
+	require.Equal(t, agent.CodeRefused, reply.Error.Code)
+	require.Contains(t, reply.Error.Message, "no money today")
+	require.Equal(t, 1, server.of(run, "a/read"))
+	require.Zero(t, server.of(run, "a/pay"))
+	require.Equal(t, 1, countTypes(l.types(t, run), agent.PolicyDecided))
 }

@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"unicode/utf8"
 
@@ -51,7 +52,7 @@ func (a *Activities) httpCommand(call agent.Call, req agent.HTTPRequest) command
 	}
 	// Secrets stay out of the record, and out of the hash with it: a token may be another one at the next try.
 	public := req.Public()
-	c.begin.Input = requestJSON(public)
+	c.begin.Input, c.begin.Shown = requestJSON(public), shownRequest(req)
 	public.Timeout, public.Effect = 0, ""
 	c.begin.InputHash = inputHash(string(agent.HTTPCommand), requestJSON(public))
 	c.effect = func(ctx context.Context, d dispatch) (effectResult, error) {
@@ -66,11 +67,35 @@ func (a *Activities) httpCommand(call agent.Call, req agent.HTTPRequest) command
 		if err != nil { // the request has arrived
 			return effectResult{}, agent.Unknown(agent.CodeToolFailed, "write the response down: %w", err)
 		}
-		return effectResult{result: result,
-			event: agent.CommandCommittedData{Kind: agent.HTTPCommand, Output: agent.ShowValue(result)},
-			http:  &agent.HTTPRecordedData{Kind: agent.HTTPCommand, Request: req.Exchange(), Response: response.Exchange()}}, nil
+		return httpResult(req, response, result), nil
+	}
+	if r, ok := sender.(tool.Reconciler); ok && fault == nil && c.begin.Effect == agent.External {
+		c.reconcile = httpFinding(r, call, req)
 	}
 	return c
+}
+
+// httpResult is what a response means for the record.
+func httpResult(req agent.HTTPRequest, response agent.HTTPResponse, result json.RawMessage) effectResult {
+	return effectResult{result: result,
+		event: agent.CommandCommittedData{Kind: agent.HTTPCommand, Output: agent.ShowValue(result)},
+		http:  &agent.HTTPRecordedData{Kind: agent.HTTPCommand, Request: req.Exchange(), Response: response.Exchange()}}
+}
+
+// httpFinding makes the question what became of a lost request, to the tool that sends it: its arguments are a request.
+func httpFinding(r tool.Reconciler, call agent.Call, req agent.HTTPRequest) func(context.Context, dispatch) (finding, error) {
+	return func(ctx context.Context, d dispatch) (finding, error) {
+		found, err := r.Reconcile(ctx, tool.Call{Key: d.key, RunID: call.RunID, CommandID: call.CommandID, Attempt: d.no,
+			Arguments: requestJSON(req), Progress: func(string) {}, Effects: noEffects{"when it reconciles"}})
+		if err != nil || !found.Found {
+			return finding{conclusive: found.Conclusive}, err
+		}
+		var response agent.HTTPResponse
+		if err := json.Unmarshal(found.Output, &response); err != nil {
+			return finding{}, fmt.Errorf("what was found is no response: %w", err)
+		}
+		return finding{found: true, result: httpResult(req, response, found.Output)}, nil
+	}
 }
 
 // checkRequest says what is wrong with a request that could not be recorded as it is.
@@ -96,6 +121,18 @@ func requestJSON(req agent.HTTPRequest) json.RawMessage {
 	}
 	doc, err := json.Marshal(req)
 	if err != nil { // nothing in it but texts and a JSON value
+		return json.RawMessage("null")
+	}
+	return doc
+}
+
+// shownRequest is what events tell of a request.
+func shownRequest(req agent.HTTPRequest) json.RawMessage {
+	if req.JSON != nil && !json.Valid(req.JSON) {
+		req.JSON = recordable(req.JSON)
+	}
+	doc, err := json.Marshal(req.Exchange())
+	if err != nil {
 		return json.RawMessage("null")
 	}
 	return doc

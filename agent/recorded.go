@@ -97,7 +97,7 @@ func (r HTTPResponse) Body() []byte {
 }
 
 // redacted stands in place of what the record does not keep.
-const redacted = "(redacted)"
+const redacted = "[redacted]"
 
 // Public is the request as the record keeps it. It is a list of what passes, not of what does not: of headers that are not
 // known to be harmless only the name is kept, since a key can have any name.

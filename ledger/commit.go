@@ -19,7 +19,7 @@ func (l *Ledger) Commit(ctx context.Context, c agent.Commit) (agent.Decided, err
 	var decided agent.Decided
 	err := l.writeLate(ctx, txnScope{runID: c.RunID, epoch: c.Epoch, commandID: c.CommandID, withState: true, changesRun: c.Plan != nil},
 		func(t *txn, late bool) (err error) {
-			decided, err = t.commitOwned(c, late)
+			decided, err = t.commitOwned(ctx, c, late)
 			return err
 		})
 	if err != nil {
@@ -72,7 +72,7 @@ func (t *txn) current(c agent.Call, otherwise error) error {
 	return otherwise
 }
 
-func (t *txn) commitOwned(c agent.Commit, late bool) (agent.Decided, error) {
+func (t *txn) commitOwned(ctx context.Context, c agent.Commit, late bool) (agent.Decided, error) {
 	may, resolves, err := t.speaks(c.Call, c.Dispatch, c.DispatchNo, c.Reconciled, late)
 	if err != nil {
 		return agent.Decided{}, err
@@ -95,10 +95,13 @@ func (t *txn) commitOwned(c agent.Commit, late bool) (agent.Decided, error) {
 	if err := t.commit(c, said); err != nil {
 		return agent.Decided{}, err
 	}
+	decided := agent.Decided{Row: t.command, Mine: true}
 	if resolves {
-		err = t.resolved(t.command)
+		if err = t.resolved(t.command); err == nil {
+			err = t.resolveOwner(ctx, said.By, c.CommandID)
+		}
 	}
-	return agent.Decided{Row: t.command, Mine: true}, err
+	return decided, err
 }
 
 // commit writes a result. said is what resolves a doubt with it, nil when there was none.
