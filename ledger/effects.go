@@ -3,7 +3,10 @@ package ledger
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+
+	"github.com/jackc/pgx/v5"
 
 	"runledger/agent"
 )
@@ -88,4 +91,38 @@ func (t *txn) fence(ctx context.Context, within *agent.Within) error {
 		err = agent.Failed(agent.CodeSuperseded, "command %s is no longer that of this dispatch", within.CommandID)
 	}
 	return err
+}
+
+// doubtWithin settles a tool's command that has an effect within it of which nobody knows: the effect is in doubt, and so is
+// the command, whatever its class is. It reports false when there is none.
+func (t *txn) doubtWithin(ctx context.Context, call agent.SettleCall) (bool, error) {
+	owner := t.command
+	if owner == nil || owner.Kind != agent.ToolCommand || owner.State != agent.Dispatched && owner.State != agent.Released ||
+		owner.Owner.Epoch == call.Epoch && owner.Owner.Schedule > call.Schedule {
+		return false, nil
+	}
+	var inner string
+	err := t.tx.QueryRow(ctx, `SELECT command_id FROM commands WHERE run_id = $1 AND starts_with(command_id, $2) AND effect_class = 'external'
+		AND state IN ('dispatched', 'in_doubt') ORDER BY command_id LIMIT 1`, t.run.runID, agent.EffectCommandID(owner.CommandID, "")).Scan(&inner)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	rows, err := t.tx.Query(ctx, commandRowColumns+`FOR NO KEY UPDATE OF c`, t.run.runID, inner)
+	if err != nil {
+		return false, err
+	}
+	if t.command, err = collectCommandRow(rows); err != nil {
+		return false, err
+	}
+	reason := &agent.Error{Code: agent.CodeInDoubt, NodeID: owner.NodeID, CommandID: inner, Message: "its tool was given up while it was at work"}
+	if t.command.State == agent.Dispatched {
+		if err := t.decide(t.command.Owner, agent.CommandInDoubt, reason, 0); err != nil {
+			return false, err
+		}
+	}
+	t.command = owner
+	return true, t.decide(owner.Owner, agent.CommandInDoubt, reason, 0)
 }

@@ -219,3 +219,47 @@ func TestHTTPRecordedBeforeItsCommit(t *testing.T) {
 	recorded := data[agent.HTTPRecordedData](t, b.events(t, run)[from])
 	require.Equal(t, *commit.HTTP, recorded)
 }
+
+// A tool that is given up while a request of its is at work cannot have failed: nobody knows what the request did.
+func TestSettleOfAToolWithARequestAtWork(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for name, c := range map[string]struct {
+		effect agent.EffectClass
+		inner  string // the command of the request
+		state  agent.CommandState
+	}{
+		"external":           {agent.External, "a/pay", agent.CommandInDoubt},
+		"idempotent":         {agent.Idempotent, "a/pay", agent.CommandFailed},
+		"of another command": {agent.External, "a~2/pay", agent.CommandFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run := b.accepted(t, twoStep(t))
+			asking := command{run: run, id: "a"}
+			b.begins(t, asking)
+			request := command{run: run, id: c.inner, inner: true, effect: c.effect, kind: agent.HTTPCommand}
+			b.begins(t, request)
+			call := agent.SettleCall{Call: asking.call(), Reason: agent.Failed(agent.CodeTimeout, "gone")}
+			row, err := b.Settle(t.Context(), call)
+			require.NoError(t, err)
+			require.Equal(t, c.state, row.State)
+			if c.state != agent.CommandInDoubt {
+				require.Equal(t, agent.Dispatched, b.row(t, request).State)
+				return
+			}
+			require.Equal(t, "a", row.CommandID)
+			require.Equal(t, c.inner, row.Error.CommandID)
+			require.Equal(t, agent.CommandInDoubt, b.row(t, request).State)
+			last := b.last(t, run)
+			again, err := b.Settle(t.Context(), call)
+			require.NoError(t, err)
+			require.Equal(t, row.State, again.State)
+			require.Equal(t, last, b.last(t, run), "once")
+
+			_, err = b.Resolve(t.Context(), owner, run.RunID, c.inner, agent.Resolution{Outcome: agent.OutcomeRetry, By: "me"})
+			require.NoError(t, err)
+			require.Equal(t, agent.Released, b.row(t, asking).State, "the tool goes on with it")
+		})
+	}
+}

@@ -40,8 +40,12 @@ func (l *Ledger) Settle(ctx context.Context, call agent.SettleCall) (agent.Comma
 		if t.run.status.Terminal() {
 			return t.ended()
 		}
-		if err := t.settle(call); err != nil {
+		if doubted, err := t.doubtWithin(ctx, call); err != nil {
 			return err
+		} else if !doubted {
+			if err := t.settle(call); err != nil {
+				return err
+			}
 		}
 		row = *t.command
 		return nil
