@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/temporal"
 
 	"runledger/activities"
 	"runledger/agent"
@@ -428,24 +429,32 @@ func TestRequestEndsWithItsTool(t *testing.T) {
 	for name, c := range map[string]struct {
 		method  string
 		timeout time.Duration // the command's
-		own     time.Duration // the tool's, for the request; 0 for none
+		gives   error         // with which the tool gives the request up when it has arrived; nil when it waits
 		state   agent.CommandState
 	}{
-		"deadline, GET":          {"GET", 300 * time.Millisecond, 0, agent.Released},
-		"deadline, POST":         {"POST", 300 * time.Millisecond, 0, agent.CommandInDoubt},
-		"the tool's limit, GET":  {"GET", time.Minute, 200 * time.Millisecond, agent.Released},
-		"the tool's limit, POST": {"POST", time.Minute, 200 * time.Millisecond, agent.CommandInDoubt},
+		"deadline, GET":              {"GET", 3 * time.Second, nil, agent.Released},
+		"deadline, POST":             {"POST", 3 * time.Second, nil, agent.CommandInDoubt},
+		"the tool's limit, GET":      {"GET", time.Minute, context.DeadlineExceeded, agent.Released},
+		"the tool's limit, POST":     {"POST", time.Minute, context.DeadlineExceeded, agent.CommandInDoubt},
+		"the tool gives it up, GET":  {"GET", time.Minute, context.Canceled, agent.Released},
+		"the tool gives it up, POST": {"POST", time.Minute, context.Canceled, agent.CommandInDoubt},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			over := make(chan struct{})
-			server := serve(t, func(http.ResponseWriter, *http.Request) { <-over })
+			arrived, over := make(chan struct{}), make(chan struct{})
+			server := serve(t, func(http.ResponseWriter, *http.Request) {
+				close(arrived)
+				<-over
+			})
 			t.Cleanup(func() { close(over) })
 			l := withTool(t, agent.Idempotent, func(ctx context.Context, call tool.Call) (any, error) {
-				if c.own > 0 {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, c.own)
-					defer cancel()
+				ctx, cancel := context.WithCancelCause(ctx)
+				defer cancel(nil)
+				if c.gives != nil {
+					go func() {
+						<-arrived
+						cancel(c.gives)
+					}()
 				}
 				_, err := call.Effects.HTTP(ctx, "x", tool.HTTPRequest{Method: c.method, URL: server.URL})
 				return nil, err
@@ -456,6 +465,39 @@ func TestRequestEndsWithItsTool(t *testing.T) {
 			_, _ = l.callTool(t, try{}, in)
 			require.Equal(t, c.state, l.row(t, run, "a/x").State)
 			require.Equal(t, c.state, l.row(t, run, "a").State)
+		})
+	}
+}
+
+// Cancelling the run ends a request of its tool: what may be repeated does not count, of anything else nobody knows.
+func TestCancellingARunEndsTheRequestsOfItsTool(t *testing.T) {
+	t.Parallel()
+	for method, state := range map[string]agent.CommandState{"GET": agent.CommandAborted, "POST": agent.CommandInDoubt} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			arrived, over := make(chan struct{}), make(chan struct{})
+			server := serve(t, func(http.ResponseWriter, *http.Request) {
+				close(arrived)
+				<-over
+			})
+			t.Cleanup(func() { close(over) })
+			l := withTool(t, agent.Idempotent, func(ctx context.Context, call tool.Call) (any, error) {
+				_, err := call.Effects.HTTP(ctx, "x", tool.HTTPRequest{Method: method, URL: server.URL})
+				return nil, err
+			})
+			run := l.oneNode(t, agent.Idempotent)
+			cancelled := try{context: func(ctx context.Context) context.Context {
+				ctx, cancel := context.WithCancelCause(ctx)
+				go func() {
+					<-arrived
+					cancel(temporal.NewCanceledError())
+				}()
+				return ctx
+			}}
+			_, err := l.callTool(t, cancelled, agent.ToolCall{Call: call(run, 1), Tool: "put"})
+			require.NoError(t, err)
+			require.Equal(t, state, l.row(t, run, "a/x").State)
+			require.Equal(t, state, l.row(t, run, "a").State)
 		})
 	}
 }

@@ -143,8 +143,8 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, policy.Check(nil))
 	require.NoError(t, policy.Check(&agent.Policy{Rules: []agent.PolicyRule{{Decision: policy.Ask}, {Effects: classes(), Decision: policy.Forbid}}}))
 	for want, rule := range map[string]agent.PolicyRule{
-		`rule 1: decision "inject": want execute, forbid or ask`:         {Decision: policy.Inject},
-		`rule 1: "odd" is not an effect class`:                           {Effects: []agent.EffectClass{"odd"}, Decision: policy.Forbid},
+		`rule 1: decision "inject": want execute, forbid or ask`:               {Decision: policy.Inject},
+		`rule 1: "odd" is not an effect class`:                                 {Effects: []agent.EffectClass{"odd"}, Decision: policy.Forbid},
 		`rule 1: "odd" is not a kind of command: want plan, llm, tool or http`: {Kinds: []agent.CommandKind{"odd"}, Decision: policy.Forbid},
 	} {
 		require.EqualError(t, policy.Check(&agent.Policy{Rules: []agent.PolicyRule{rule}}), want)
