@@ -83,14 +83,36 @@ func (a *API) postResolve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	id := pathValue(r, "command_id")
+	if err := a.checkAnswer(r, run.RunID, id, body.Result); err != nil {
+		return err
+	}
 	owner := a.cfg.Owner(r)
 	if body.By == "" {
 		body.By = owner
 	}
-	command, err := a.cfg.Ledger.Resolve(r.Context(), owner, run.RunID, pathValue(r, "command_id"),
+	command, err := a.cfg.Ledger.Resolve(r.Context(), owner, run.RunID, id,
 		agent.Resolution{Outcome: body.Outcome, Result: body.Result, By: body.By, Note: body.Note})
 	if err != nil {
 		return err
 	}
 	return writeJSON(w, http.StatusOK, command)
+}
+
+// checkAnswer refuses a result that whoever asked for the effect could not read: a request inside of a tool is answered by a
+// response. What a tool gives is its own affair.
+func (a *API) checkAnswer(r *http.Request, runID, commandID string, result json.RawMessage) error {
+	if result == nil {
+		return nil
+	}
+	command, err := a.cfg.Ledger.Command(r.Context(), runID, commandID)
+	if err != nil || command.Kind != agent.HTTPCommand {
+		return err
+	}
+	var response agent.HTTPResponse
+	if json.Unmarshal(result, &response) != nil || response.Status < 100 || response.Status > 999 {
+		return faultyBody(http.StatusUnprocessableEntity, "invalid-request",
+			[]fault{{"/result", `want what the server answered: {"status": 200, "headers": {}, "json": ...}`}})
+	}
+	return nil
 }

@@ -23,6 +23,14 @@ func TestResolve(t *testing.T) {
 	require.Equal(t, 200, b.do("POST", root+"main%231.0/resolve", `{"outcome": "retry"}`).Code)
 	require.Equal(t, []string{`local a committed {"id": 7.0} by ada: seen`, `local main#1.0 retry  by local: `}, b.ledger.resolutions)
 
+	request := doubtful("c/charge")
+	request.Kind = agent.HTTPCommand
+	b.ledger.commands[run.RunID] = append(b.ledger.commands[run.RunID], request)
+	w := b.do("POST", root+"c%2Fcharge/resolve", `{"outcome": "committed", "result": {"ok": true}}`)
+	require.Equal(t, 422, w.Code)
+	require.Equal(t, "/result", *document[problem](t, w).Pointer)
+	require.Equal(t, 200, b.do("POST", root+"c%2Fcharge/resolve", `{"outcome": "committed", "result": {"status": 201, "headers": {}, "json": {}}}`).Code)
+
 	for path, want := range map[string]int{"b": 409, "a": 409, "z": 404} {
 		w := b.do("POST", root+path+"/resolve", `{"outcome": "failed"}`)
 		require.Equal(t, want, w.Code, path)
@@ -43,7 +51,7 @@ func TestResolve(t *testing.T) {
 	require.Equal(t, 400, b.do("POST", root+"a/resolve", `{"outcome": "retry", "why": "x"}`).Code)
 	stranger := b.ledger.seed(t, "somebody", "")
 	require.Equal(t, 404, b.do("POST", "/api/v1/agent/runs/"+stranger.RunID+"/commands/a/resolve", `{"outcome": "retry"}`).Code)
-	require.Len(t, b.ledger.resolutions, 2)
+	require.Len(t, b.ledger.resolutions, 3)
 }
 
 // TestRunInDoubt: whoever looks at a run sees what it waits for, and no longer when it was said.
