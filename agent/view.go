@@ -43,6 +43,8 @@ type Command struct {
 	Sequence    int64           `json:"sequence_number,omitempty"`
 	EmittedAt   time.Time       `json:"emitted_at"`
 	DecidedAt   *time.Time      `json:"decided_at,omitempty"`
+	// Resolution is what was last said of it while it was in doubt.
+	Resolution *CommandResolvedData `json:"resolution,omitempty"`
 }
 
 // Checkpoint is a state that was saved on the way.

@@ -62,6 +62,7 @@ func TestResolveCommitted(t *testing.T) {
 	require.Equal(t, agent.Committed, got.State)
 	require.Equal(t, `{"sent": 1.0}`, string(got.Result), "exact bytes")
 	require.Nil(t, got.Error)
+	require.Equal(t, &agent.CommandResolvedData{Outcome: agent.OutcomeCommitted, By: "ada", Note: "seen in the mailbox", Hash: got.ResultHash}, got.Resolution)
 	require.Equal(t, []agent.EventType{agent.CommandResolved, agent.CommandCommitted}, b.types(t, run, from))
 	events := b.events(t, run)
 	require.Equal(t, agent.CommandResolvedData{Outcome: agent.OutcomeCommitted, By: "ada", Note: "seen in the mailbox", Hash: got.ResultHash},
