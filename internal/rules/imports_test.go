@@ -107,10 +107,15 @@ var table = []rule{
 		why:  "starts servers and knows nothing of what runs on them",
 	},
 	{
+		pkg: "replay", may: []string{"agent", "workflows"},
+		uses: []string{temporal + "client", temporal + "converter", temporal + "log", temporal + "temporal", temporal + "worker", temporal + "workflow", "go.temporal.io/api"},
+		why:  "runs the workflow against what is on record; writes nothing and executes nothing",
+	},
+	{
 		pkg: "cmd/runledger",
-		may: []string{"agent", "api", "devstack", "dispatch", "ledger", "model", "model/openai", "model/scripted", "policy", "sse",
-			"tool", "tool/builtin", "tool/mcp", "worker"},
-		uses: []string{"github.com/alecthomas/kong", "go.yaml.in/yaml/v3"},
+		may: []string{"agent", "api", "devstack", "dispatch", "ledger", "model", "model/openai", "model/scripted", "policy", "replay",
+			"sse", "tool", "tool/builtin", "tool/mcp", "worker"},
+		uses: []string{"github.com/alecthomas/kong", "go.yaml.in/yaml/v3", temporal + "client", "go.temporal.io/api"},
 		why:  "puts the parts together; flags, environment and the configuration file are known here only",
 	},
 	{
