@@ -126,7 +126,7 @@ func (a *Activities) SettleCommand(ctx context.Context, call agent.SettleCall) (
 			return agent.SettleReply{}, crossing(err)
 		}
 	}
-	settled := agent.SettleReply{Reply: replyOf(&row)}
+	settled := agent.SettleReply{Reply: ReplyOf(&row)}
 	if settled.Outcome != agent.OutcomeCommitted {
 		return settled, nil
 	}

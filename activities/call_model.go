@@ -48,13 +48,7 @@ func (a *Activities) CallModel(ctx context.Context, in agent.ModelCall) (agent.M
 	if err != nil {
 		return agent.ModelReply{}, err
 	}
-	reply := agent.ModelReply{Reply: replyOf(&row)}
-	if reply.Outcome == agent.OutcomeCommitted {
-		if reply.Tools, err = toolRequestsOf(&run.Definition, row.Result); err != nil {
-			return agent.ModelReply{}, err
-		}
-	}
-	return reply, nil
+	return ModelReplyOf(&run.Definition, &row)
 }
 
 // modelCommand completes a command whose effect is to ask a model and whose result is its reply. fault is a failure that is

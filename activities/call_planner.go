@@ -78,15 +78,7 @@ func (a *Activities) CallPlanner(ctx context.Context, in agent.PlannerCall) (age
 	if err != nil {
 		return agent.PlannerReply{}, err
 	}
-	reply := agent.PlannerReply{Reply: replyOf(&row)}
-	if reply.Outcome == agent.OutcomeCommitted {
-		var plan agent.Plan
-		if err := json.Unmarshal(row.Result, &plan); err != nil {
-			return agent.PlannerReply{}, fmt.Errorf("recorded plan of run %s: %w", in.RunID, err)
-		}
-		reply.Plan = plan.Shape(&run.Definition)
-	}
-	return reply, nil
+	return PlannerReplyOf(&run.Definition, &row)
 }
 
 func (a *Activities) plannerRequest(ctx context.Context, run *agent.Run) (model.Request, error) {

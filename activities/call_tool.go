@@ -24,7 +24,7 @@ func (a *Activities) CallTool(ctx context.Context, in agent.ToolCall) (agent.Rep
 	if err != nil {
 		return agent.Reply{}, err
 	}
-	return replyOf(&row), nil
+	return ReplyOf(&row), nil
 }
 
 func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (command, error) {

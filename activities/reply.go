@@ -11,8 +11,8 @@ import (
 // previewBytes bounds what Temporal's history keeps of a result.
 const previewBytes = 120
 
-// replyOf tells the workflow what the record says of a command.
-func replyOf(row *agent.CommandRow) agent.Reply {
+// ReplyOf tells the workflow what the record says of a command.
+func ReplyOf(row *agent.CommandRow) agent.Reply {
 	reply := agent.Reply{Sequence: row.Sequence, DispatchNo: row.DispatchNo, Error: row.Error}
 	switch row.State {
 	case agent.Committed:
@@ -33,6 +33,29 @@ func replyOf(row *agent.CommandRow) agent.Reply {
 		reply.Outcome = agent.OutcomeUnknown
 	}
 	return reply
+}
+
+// ModelReplyOf is ReplyOf for a model's command, with the tools that its answer asks for. Like [PlannerReplyOf], it is also what
+// an audit answers with, from the record alone.
+func ModelReplyOf(d *agent.Definition, row *agent.CommandRow) (reply agent.ModelReply, err error) {
+	if reply.Reply = ReplyOf(row); reply.Outcome == agent.OutcomeCommitted {
+		reply.Tools, err = toolRequestsOf(d, row.Result)
+	}
+	return reply, err
+}
+
+// PlannerReplyOf is ReplyOf for the planner's command, with the shape of its plan.
+func PlannerReplyOf(d *agent.Definition, row *agent.CommandRow) (agent.PlannerReply, error) {
+	reply := agent.PlannerReply{Reply: ReplyOf(row)}
+	if reply.Outcome != agent.OutcomeCommitted {
+		return reply, nil
+	}
+	var plan agent.Plan
+	if err := json.Unmarshal(row.Result, &plan); err != nil {
+		return reply, fmt.Errorf("recorded plan: %w", err)
+	}
+	reply.Plan = plan.Shape(d)
+	return reply, nil
 }
 
 // toolRequestsOf tells the workflow which tools a model's answer asks for.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"strings"
 )
 
 // Recorded is an event together with the bytes that stand beside it: the result, for command_committed.
@@ -163,4 +164,23 @@ func EndsNode(kind CommandKind, result json.RawMessage) bool {
 		ToolCalls []json.RawMessage `json:"tool_calls"`
 	}
 	return json.Unmarshal(result, &reply) != nil || len(reply.ToolCalls) == 0
+}
+
+// AnswerText is the final output of a run whose last command gave this result: a model's text, or a tool's output as JSON, as
+// the record keeps text.
+func AnswerText(kind CommandKind, result json.RawMessage) (string, error) {
+	output, err := NodeOutput(kind, result)
+	if err != nil {
+		return "", err
+	}
+	var text string
+	if json.Unmarshal(output, &text) != nil {
+		text = string(output)
+	}
+	return StorableText(text), nil
+}
+
+// StorableText is text as the record keeps it: NUL characters and bytes that are not UTF-8 become U+FFFD.
+func StorableText(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

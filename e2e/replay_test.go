@@ -56,6 +56,14 @@ func TestReplayCommand(t *testing.T) {
 		require.Contains(t, lines[0]+lines[1], id+"  ")
 	}
 
+	lines, code = s.replay(t, "--run", react.RunID, "--ledger")
+	require.Zero(t, code, lines)
+	require.Equal(t, []string{react.RunID + "  4 commands  ok: completed", "1 replayed, 0 diverged"}, lines)
+
+	lines, code = s.replay(t, "--run", uuid.NewString(), "--ledger")
+	require.Equal(t, 1, code)
+	require.Contains(t, lines[0], "cannot be audited")
+
 	lines, code = s.replay(t, "--run", uuid.NewString())
 	require.Equal(t, 1, code)
 	require.Contains(t, lines[0], "cannot be read")

@@ -45,6 +45,19 @@ func (l *Ledger) Commands(ctx context.Context, runID string) ([]agent.Command, e
 	return commands, nil
 }
 
+// Fenced lists the commands of a run that were scheduled and given up before they began.
+func (l *Ledger) Fenced(ctx context.Context, runID string) ([]string, error) {
+	rows, err := l.pool.Query(ctx, `SELECT command_id FROM commands WHERE run_id = $1 AND state = 'fenced' ORDER BY command_id`, runID)
+	if err != nil {
+		return nil, fmt.Errorf("fenced commands of run %s: %w", runID, err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("fenced commands of run %s: %w", runID, err)
+	}
+	return ids, nil
+}
+
 // Command reads one command with its whole result. Error: *agent.NotFoundError.
 func (l *Ledger) Command(ctx context.Context, runID, commandID string) (agent.Command, error) {
 	rows, err := l.pool.Query(ctx, `SELECT `+commandColumns+` FROM commands c WHERE c.run_id = $1 AND c.command_id = $2 AND c.state <> 'fenced'`, runID, commandID)

@@ -227,12 +227,6 @@ func (t *txn) finalOutput(ctx context.Context) (text, commandID string, err erro
 	if row == nil || row.State != agent.Committed {
 		return "", "", agent.Failed(agent.CodeInternal, "run %s: command %s, the final output, is not committed", t.run.runID, commandID)
 	}
-	output, err := agent.NodeOutput(row.Kind, row.Result)
-	if err != nil {
-		return "", "", err
-	}
-	if json.Unmarshal(output, &text) != nil {
-		text = string(output) // a node that is no model's gives a JSON value
-	}
-	return textSafe(text), commandID, nil
+	text, err = agent.AnswerText(row.Kind, row.Result)
+	return text, commandID, err
 }

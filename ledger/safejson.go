@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"runledger/agent"
 )
 
 // Bounds of the numbers that go to jsonb as numbers: Postgres refuses those beyond numeric's range, and writes all others
@@ -92,6 +94,4 @@ func safeNumber(n json.Number) any {
 }
 
 // textSafe returns s as a text column takes it.
-func textSafe(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-}
+func textSafe(s string) string { return agent.StorableText(s) }

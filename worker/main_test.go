@@ -102,6 +102,7 @@ func (c *counting) tool(t testing.TB) tool.Tool {
 type stack struct {
 	url      string // of the database
 	ledger   *ledger.Ledger
+	limits   agent.Limits // of the runs
 	temporal client.Client
 	tools    *tool.Set
 	counting *counting
@@ -165,7 +166,7 @@ func (s *stack) acceptWith(t testing.TB, mode agent.Mode, input string, plan *ag
 		RequestID: id(), Epoch: 1, Input: input}}
 	a.Run.RootRunID = a.Run.RunID
 	var err error
-	a.Run.Definition, err = agent.Blueprint{Name: "default", Mode: mode, Model: agent.ModelRef{Name: "default"}, Tools: []string{"*"}, Policy: policy}.Resolve(s.tools.Refs())
+	a.Run.Definition, err = agent.Blueprint{Name: "default", Mode: mode, Model: agent.ModelRef{Name: "default"}, Tools: []string{"*"}, Limits: s.limits, Policy: policy}.Resolve(s.tools.Refs())
 	require.NoError(t, err)
 	switch {
 	case mode == agent.ModeReact:
@@ -192,6 +193,12 @@ func (s *stack) events(t testing.TB, run agent.Run) []agent.Event {
 // await waits until the run's last event is of a type, and returns its log.
 func (s *stack) await(t testing.TB, run agent.Run, wanted func(agent.EventType) bool) []agent.Event {
 	t.Helper()
+	return s.awaitLog(t, run, func(events []agent.Event) bool { return wanted(events[len(events)-1].Type) })
+}
+
+// awaitLog waits until the run's log is as wanted, and returns it.
+func (s *stack) awaitLog(t testing.TB, run agent.Run, wanted func([]agent.Event) bool) []agent.Event {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	news, stop := s.ledger.Subscribe(run.ConversationID)
@@ -199,7 +206,7 @@ func (s *stack) await(t testing.TB, run agent.Run, wanted func(agent.EventType) 
 	for {
 		events, err := s.ledger.Events(ctx, agent.LogScope{ConversationID: run.ConversationID, RunID: run.RunID}, 0, 10000)
 		require.NoError(t, err)
-		if wanted(events[len(events)-1].Type) {
+		if wanted(events) {
 			return events
 		}
 		select {

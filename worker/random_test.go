@@ -31,7 +31,7 @@ func randomPlan(r *rand.Rand) *agent.Plan {
 	return p
 }
 
-// TestRandomPlans holds plans on real servers to their rules, and their histories to the workflow.
+// TestRandomPlans holds plans on real servers to their rules, and their histories and their ledger to the workflow.
 func TestRandomPlans(t *testing.T) {
 	t.Parallel()
 	s := start(t, byScenario{})
@@ -46,6 +46,7 @@ func TestRandomPlans(t *testing.T) {
 			history := s.history(t, run)
 			requireClosed(t, history, events[len(events)-1].Type)
 			requireReplays(t, history)
+			requireAudits(t, s, run)
 		})
 	}
 }

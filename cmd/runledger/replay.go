@@ -18,9 +18,10 @@ import (
 
 type replayCmd struct {
 	serverFlags
-	RunID string        `name:"run" xor:"what" required:"" help:"Replay the newest execution of this run."`
-	Since time.Duration `xor:"what" required:"" help:"Replay every execution that was started since then, e.g. 24h."`
-	File  string        `type:"existingfile" xor:"what" required:"" help:"Replay a history from a file, as the temporal command or the Web UI write it."`
+	RunID  string        `name:"run" xor:"what" required:"" help:"Replay the newest execution of this run."`
+	Since  time.Duration `xor:"what" required:"" help:"Replay every execution that was started since then, e.g. 24h."`
+	Ledger bool          `help:"With --run: audit the run instead, from the ledger alone."`
+	File   string        `type:"existingfile" xor:"what" required:"" help:"Replay a history from a file, as the temporal command or the Web UI write it."`
 }
 
 const (
@@ -33,6 +34,9 @@ const (
 // Run replays and prints a line for each run: its id, the length of its history, and ok or where the code leaves it.
 func (c *replayCmd) Run(ctx context.Context, log *slog.Logger) error {
 	report := replayReport{out: os.Stdout}
+	if c.Ledger {
+		return c.audit(ctx, log, &report)
+	}
 	if c.File != "" {
 		history, err := replay.ReadHistory(c.File)
 		report.add(c.File, replayed(history, err))
@@ -53,6 +57,20 @@ func (c *replayCmd) Run(ctx context.Context, log *slog.Logger) error {
 		}
 	}
 	report.addAll(ctx, temporal, executions)
+	return report.end()
+}
+
+func (c *replayCmd) audit(ctx context.Context, log *slog.Logger, report *replayReport) error {
+	if c.RunID == "" {
+		return errors.New("--ledger audits one run; name it with --run")
+	}
+	store, err := c.open(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	audit, err := replay.Ledger(ctx, store, c.RunID)
+	report.addAudit(c.RunID, audit, err)
 	return report.end()
 }
 
@@ -108,6 +126,20 @@ func (r *replayReport) add(name string, one replayOne) {
 	default:
 		r.ok++
 		fmt.Fprintf(r.out, "%s  %d events  ok\n", one.outcome.RunID, one.outcome.Events)
+	}
+}
+
+func (r *replayReport) addAudit(name string, audit replay.Audit, err error) {
+	switch {
+	case err != nil:
+		r.unread++
+		fmt.Fprintf(r.out, "%s  cannot be audited: %v\n", name, err)
+	case !audit.OK():
+		r.diverged++
+		fmt.Fprintf(r.out, "%s  %d commands  diverges: %s\n", name, audit.Commands, audit)
+	default:
+		r.ok++
+		fmt.Fprintf(r.out, "%s  %d commands  ok: %s\n", name, audit.Commands, audit.Replayed.Status)
 	}
 }
 

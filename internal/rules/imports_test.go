@@ -107,9 +107,10 @@ var table = []rule{
 		why:  "starts servers and knows nothing of what runs on them",
 	},
 	{
-		pkg: "replay", may: []string{"agent", "workflows"},
-		uses: []string{temporal + "client", temporal + "converter", temporal + "log", temporal + "temporal", temporal + "worker", temporal + "workflow", "go.temporal.io/api"},
-		why:  "runs the workflow against what is on record; writes nothing and executes nothing",
+		pkg: "replay", may: []string{"activities", "agent", "workflows"},
+		uses: []string{temporal + "activity", temporal + "client", temporal + "converter", temporal + "log", temporal + "temporal", temporal + "testsuite",
+			temporal + "worker", temporal + "workflow", "go.temporal.io/api"},
+		why: "runs the workflow against what is on record: writes nothing, executes nothing, and sees the ledger through an interface of its own",
 	},
 	{
 		pkg: "cmd/runledger",

@@ -1,0 +1,303 @@
+package replay
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"runledger/agent"
+)
+
+// Record is a ledger as an audit reads it. It is one method for each part of a run's record: the run with its plan, its
+// events, their fold with the results, its commands, and the commands that were scheduled but never began.
+type Record interface {
+	WorkerRun(ctx context.Context, runID string) (agent.Run, *agent.Plan, error)
+	Events(ctx context.Context, scope agent.LogScope, after int64, limit int) ([]agent.Event, error)
+	ReplayContext(ctx context.Context, runID string) (*agent.ReplayContext, error)
+	Commands(ctx context.Context, runID string) ([]agent.Command, error)
+	Fenced(ctx context.Context, runID string) ([]string, error)
+}
+
+// Ending is how a run ended.
+type Ending struct {
+	Status agent.Status
+	// Output is the final output of a completed run, Error says why a run failed.
+	Output string
+	Error  *agent.Error
+	// The nodes by how they ended, in the order of the plan.
+	Finished, Failed, Skipped []string
+}
+
+// Audit is the result of an audit.
+type Audit struct {
+	RunID string
+	// Commands is the number of commands that the record answered.
+	Commands int
+	// Recorded is how the run ended by its record, Replayed how it ended in the audit.
+	Recorded, Replayed Ending
+	// Forbidden is the first command that the run came to and that the record does not answer: code REPLAY_FORBIDDEN, with its
+	// node and command. Nil when there is none.
+	Forbidden *agent.Error
+	// Differences say, one a line, in what the audit does not agree with the record.
+	Differences []string
+}
+
+// OK reports whether the record alone gives the run again.
+func (a Audit) OK() bool { return a.Forbidden == nil && len(a.Differences) == 0 }
+
+// String says in one line what the audit found.
+func (a Audit) String() string {
+	switch {
+	case a.Forbidden != nil:
+		return a.Forbidden.Error()
+	case len(a.Differences) > 0:
+		return strings.Join(a.Differences, "; ")
+	}
+	return "ok"
+}
+
+// Ledger audits a run that has ended: it executes AgentExecution once more, in Temporal's test environment and under the audit
+// policy, with the record as the only source of what became of commands. No model is asked, no tool is called, nothing is
+// written.
+//
+// Commands get their recorded outcomes in the order of their numbers, each the outcome that stands: one that was in doubt and
+// was resolved never is in doubt in an audit. The record does not tell when the run heard of what ended it before its plan did, a
+// cancellation, its time limit or the failure of a node: it is taken to be after every outcome that made something begin.
+//
+// The error says why there is nothing to audit: the record cannot be read, the run has not ended, or its end was not its own.
+func Ledger(ctx context.Context, record Record, runID string) (Audit, error) {
+	r, err := readRecord(ctx, record, runID)
+	if err != nil {
+		return Audit{}, fmt.Errorf("audit run %s: %w", runID, err)
+	}
+	audit := Audit{RunID: runID, Recorded: r.ending()}
+	if len(r.rows) == 0 && len(r.fenced) == 0 && r.run.Status == agent.Cancelled {
+		audit.Replayed = audit.Recorded // it was taken back before anything began
+		return audit, nil
+	}
+	late := map[string]bool{}
+	for {
+		s := newStage(r, late)
+		if audit.Replayed, err = s.play(); err != nil {
+			return Audit{}, fmt.Errorf("audit run %s: %w", runID, err)
+		}
+		if r.heardLate(s.early) && !late[s.early] {
+			late[s.early] = true
+			continue
+		}
+		audit.Commands, audit.Forbidden = len(s.answered), s.forbidden
+		audit.Differences = append(s.differences, audit.Recorded.differences(audit.Replayed)...)
+		for _, id := range r.emitted {
+			if !s.answered[id] && s.forbidden == nil {
+				audit.Differences = append(audit.Differences, fmt.Sprintf("command %s is on record, and the replay does not come to it", id))
+			}
+		}
+		return audit, nil
+	}
+}
+
+// runRecord is a run's record, as an audit uses it.
+type runRecord struct {
+	run   agent.Run
+	fold  agent.State
+	nodes []string // of the plan, in order
+	// shape is that of a plan which was there from the start, nil when the planner made it.
+	shape *agent.Shape
+	// rows are the commands with an outcome, emitted those that began, in their order, and fenced those that were only
+	// scheduled, or have no outcome.
+	rows    map[string]*agent.CommandRow
+	emitted []string
+	fenced  []string
+	// fatal are the nodes whose failure the plan does not go on after.
+	fatal map[string]bool
+}
+
+// eventsAtOnce is how many events of a run are read at a time.
+const eventsAtOnce = 1000
+
+func readRecord(ctx context.Context, record Record, runID string) (*runRecord, error) {
+	a := &runRecord{rows: map[string]*agent.CommandRow{}, fatal: map[string]bool{}}
+	var plan *agent.Plan
+	var err error
+	if a.run, plan, err = record.WorkerRun(ctx, runID); err != nil {
+		return nil, err
+	}
+	switch {
+	case !a.run.Status.Terminal():
+		return nil, fmt.Errorf("the run has not ended; it is %s", a.run.Status)
+	case a.run.Error != nil && a.run.Error.Code == agent.CodeExecutionLost:
+		return nil, errors.New("its execution was lost, so that its end is not its own")
+	}
+	context, err := record.ReplayContext(ctx, runID)
+	if err != nil {
+		return nil, err
+	}
+	a.fold = context.State
+	commands, err := record.Commands(ctx, runID)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range commands {
+		switch c.State {
+		case agent.Committed, agent.CommandFailed, agent.CommandAborted, agent.CommandInDoubt:
+			a.rows[c.CommandID] = &agent.CommandRow{RunID: runID, CommandID: c.CommandID, NodeID: c.NodeID, Kind: c.Kind, Tool: c.Tool, Effect: c.Effect,
+				State: c.State, DispatchNo: c.Dispatches, Sequence: c.Sequence, Result: context.CommandResults[c.CommandID], ResultHash: c.ResultHash, Error: c.Error}
+		case agent.Dispatched, agent.Released, agent.Fenced:
+			a.fenced = append(a.fenced, c.CommandID)
+		}
+	}
+	fenced, err := record.Fenced(ctx, runID)
+	if err != nil {
+		return nil, err
+	}
+	a.fenced = append(a.fenced, fenced...)
+	return a, a.readEvents(ctx, record, plan)
+}
+
+func (a *runRecord) readEvents(ctx context.Context, record Record, plan *agent.Plan) error {
+	planner := false
+	for after := int64(0); ; {
+		page, err := record.Events(ctx, agent.LogScope{ConversationID: a.run.ConversationID, RunID: a.run.RunID}, after, eventsAtOnce)
+		if err != nil {
+			return err
+		}
+		for _, e := range page {
+			after = e.Sequence
+			switch {
+			case e.RunID != a.run.RunID: // a child's
+			case e.Type == agent.CommandEmitted:
+				a.emitted = append(a.emitted, e.CommandID)
+			case e.Type == agent.PlanStarted:
+				var d agent.PlanStartedData
+				if err := json.Unmarshal(e.Data, &d); err != nil {
+					return fmt.Errorf("event %d %s: %w", e.Sequence, e.Type, err)
+				}
+				planner = d.Source == "planner"
+			case e.Type == agent.NodeFailed:
+				var d agent.NodeFailedData
+				if err := json.Unmarshal(e.Data, &d); err != nil {
+					return fmt.Errorf("event %d %s: %w", e.Sequence, e.Type, err)
+				}
+				a.fatal[e.NodeID] = !d.Handled
+			}
+		}
+		if len(page) < eventsAtOnce {
+			break
+		}
+	}
+	if plan == nil {
+		return nil
+	}
+	for _, n := range plan.Nodes {
+		a.nodes = append(a.nodes, n.ID)
+	}
+	if !planner {
+		a.shape = plan.Shape(&a.run.Definition)
+	}
+	return nil
+}
+
+// ending is how the run ended by its record.
+func (a *runRecord) ending() Ending {
+	e := a.endingOf(a.fold)
+	e.Status, e.Error = a.run.Status, a.run.Error
+	if a.run.FinalOutput != nil {
+		e.Output = *a.run.FinalOutput
+	}
+	return e
+}
+
+// endingOf gives the nodes of a state by how they ended.
+func (a *runRecord) endingOf(s agent.State) (e Ending) {
+	for i, id := range a.nodes {
+		switch {
+		case s.Finished.Has(i):
+			e.Finished = append(e.Finished, id)
+		case s.Failed.Has(i):
+			e.Failed = append(e.Failed, id)
+		case s.Skipped.Has(i):
+			e.Skipped = append(e.Skipped, id)
+		}
+	}
+	return e
+}
+
+// differences compares the record with a replay.
+func (e Ending) differences(replayed Ending) (found []string) {
+	for _, part := range []struct{ what, recorded, replayed string }{
+		{"status", string(e.Status), string(replayed.Status)},
+		{"error", placeOf(e.Error), placeOf(replayed.Error)},
+		{"final output", e.Output, replayed.Output},
+		{"finished nodes", strings.Join(e.Finished, " "), strings.Join(replayed.Finished, " ")},
+		{"failed nodes", strings.Join(e.Failed, " "), strings.Join(replayed.Failed, " ")},
+		{"skipped nodes", strings.Join(e.Skipped, " "), strings.Join(replayed.Skipped, " ")},
+	} {
+		if part.recorded != part.replayed {
+			found = append(found, fmt.Sprintf("%s: the record has %q, the replay gives %q", part.what,
+				agent.Preview(part.recorded, shownBytes), agent.Preview(part.replayed, shownBytes)))
+		}
+	}
+	return found
+}
+
+const shownBytes = 200
+
+// placeOf is what of an error is the same every time: its code and where it happened.
+func placeOf(e *agent.Error) string {
+	if e == nil {
+		return ""
+	}
+	return strings.TrimSpace(string(e.Code) + " " + e.NodeID + " " + e.CommandID)
+}
+
+// order is the order in which the outcomes are delivered: by their numbers, those that are late and other failures that would
+// have ended the run after what did end it. That is "" for a cancellation or the time limit, else the command that failed.
+func (a *runRecord) order(late map[string]bool) []string {
+	end, ends := a.endedBy()
+	ids := slices.SortedFunc(maps.Keys(a.rows), func(x, y string) int { return cmp.Compare(a.rows[x].Sequence, a.rows[y].Sequence) })
+	last := map[string]string{} // of each node
+	for _, id := range ids {
+		last[a.rows[id].NodeID] = id
+	}
+	var before, after []string
+	for _, id := range ids {
+		switch node := a.rows[id].NodeID; {
+		case ends && id == end:
+		case ends && (late[id] || a.fatal[node] && last[node] == id):
+			after = append(after, id)
+		default:
+			before = append(before, id)
+		}
+	}
+	if ends {
+		before = append(before, end)
+	}
+	return append(before, after...)
+}
+
+// endedBy tells what ended the run before its plan did.
+func (a *runRecord) endedBy() (command string, ends bool) {
+	switch {
+	case a.run.Status == agent.Cancelled || a.timedOut():
+		return "", true
+	case a.run.Error != nil && a.rows[a.run.Error.CommandID] != nil:
+		return a.run.Error.CommandID, true
+	}
+	return "", false
+}
+
+// heardLate reports whether the run may have heard of an outcome after what ended it.
+func (a *runRecord) heardLate(outcome string) bool {
+	end, ends := a.endedBy()
+	return ends && outcome != "" && outcome != end
+}
+
+// timedOut tells the limit of the run's time from those of its nodes.
+func (a *runRecord) timedOut() bool {
+	return a.run.Status == agent.FailedStatus && a.run.Error != nil && a.run.Error.Code == agent.CodeLimit && a.run.Error.NodeID == ""
+}
