@@ -108,8 +108,8 @@ type runRecord struct {
 	nodes []string // of the plan, in order
 	// shape is that of a plan which was there from the start, nil when the planner made it.
 	shape *agent.Shape
-	// rows are the commands with an outcome, emitted those that began, in their order, and fenced those that were only
-	// scheduled, or have no outcome.
+	// rows are the commands with an outcome, emitted those that the run let begin, in their order, and fenced those that were
+	// only scheduled, or have no outcome.
 	rows    map[string]*agent.CommandRow
 	emitted []string
 	fenced  []string
@@ -143,10 +143,14 @@ func readRecord(ctx context.Context, record Record, runID string) (*runRecord, e
 		return nil, err
 	}
 	for _, c := range commands {
-		switch c.State {
+		row := &agent.CommandRow{RunID: runID, CommandID: c.CommandID, NodeID: c.NodeID, Kind: c.Kind, Tool: c.Tool, Effect: c.Effect,
+			State: c.State, DispatchNo: c.Dispatches, Sequence: c.Sequence, Result: context.CommandResults[c.CommandID], ResultHash: c.ResultHash, Error: c.Error}
+		if slices.Contains(a.fold.InDoubt, c.CommandID) { // what was said of it after the run's end is not part of the run
+			row.State = agent.CommandInDoubt
+		}
+		switch row.State {
 		case agent.Committed, agent.CommandFailed, agent.CommandAborted, agent.CommandInDoubt:
-			a.rows[c.CommandID] = &agent.CommandRow{RunID: runID, CommandID: c.CommandID, NodeID: c.NodeID, Kind: c.Kind, Tool: c.Tool, Effect: c.Effect,
-				State: c.State, DispatchNo: c.Dispatches, Sequence: c.Sequence, Result: context.CommandResults[c.CommandID], ResultHash: c.ResultHash, Error: c.Error}
+			a.rows[c.CommandID] = row
 		case agent.Dispatched, agent.Released, agent.Fenced:
 			a.fenced = append(a.fenced, c.CommandID)
 		}
@@ -171,6 +175,9 @@ func (a *runRecord) readEvents(ctx context.Context, record Record, plan *agent.P
 			switch {
 			case e.RunID != a.run.RunID: // a child's
 			case e.Type == agent.CommandEmitted:
+				if _, inner := agent.OwnerCommandID(e.CommandID); inner {
+					break // an effect inside of a tool is the tool's
+				}
 				a.emitted = append(a.emitted, e.CommandID)
 			case e.Type == agent.PlanStarted:
 				var d agent.PlanStartedData

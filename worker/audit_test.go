@@ -143,3 +143,31 @@ func TestAuditOfRandomCancellations(t *testing.T) {
 		})
 	}
 }
+
+// TestAuditOfDoubts: a command that was in doubt counts as what was said of it while the run was at work, and not as what was
+// said later.
+func TestAuditOfDoubts(t *testing.T) {
+	t.Parallel()
+	s := start(t, byScenario{}, mail(t))
+	said := agent.Resolution{Outcome: agent.OutcomeCommitted, Result: []byte(`{"n": 5}`), By: "ada"}
+	doubtful := func() agent.Run {
+		t.Helper()
+		run := s.accept(t, agent.ModePlan, "doubt", &agent.Plan{Nodes: []agent.Node{double("a", "1", func(n *agent.Node) { n.Tool = "mail" }),
+			double("b", `{"$from": "/nodes/a/output/n"}`, nil)}})
+		s.await(t, run, func(typ agent.EventType) bool { return typ == agent.CommandDoubtType })
+		return run
+	}
+	run := doubtful()
+	_, err := s.ledger.Resolve(t.Context(), "local", run.RunID, "a", said)
+	require.NoError(t, err)
+	s.events(t, run)
+	require.Equal(t, []string{"a", "b", agent.AnswerNodeID}, requireAudits(t, s, run).Replayed.Finished)
+
+	run = doubtful()
+	s.cancel(t, run)
+	s.events(t, run)
+	require.Empty(t, requireAudits(t, s, run).Replayed.Finished)
+	_, err = s.ledger.Resolve(t.Context(), "local", run.RunID, "a", said)
+	require.NoError(t, err)
+	require.Empty(t, requireAudits(t, s, run).Replayed.Finished)
+}
