@@ -113,6 +113,11 @@ var table = []rule{
 		why: "runs the workflow against what is on record: writes nothing, executes nothing, and sees the ledger through an interface of its own",
 	},
 	{
+		pkg: "agenttest", may: []string{"activities", "agent", "model", "policy", "replay", "tool", "worker"},
+		uses: []string{temporal + "log", temporal + "testsuite", temporal + "worker", uuid},
+		why:  "for users' tests: the real workflow and activities without servers; imported by no production code",
+	},
+	{
 		pkg: "cmd/runledger",
 		may: []string{"agent", "api", "devstack", "dispatch", "ledger", "model", "model/openai", "model/scripted", "policy", "replay",
 			"sse", "tool", "tool/builtin", "tool/mcp", "worker"},
@@ -151,7 +156,7 @@ var reserved = []struct {
 }{
 	{"database/sql", []string{"ledger"}, "SQL has one home"},
 	{"os/exec", []string{"devstack", "tool/mcp", "internal/pgtest"}, "who starts processes must end them, whatever happens"},
-	{"testing", []string{"internal/pgtest", "model/modeltest"}, "test code in production brings its flags along"},
+	{"testing", []string{"agenttest", "internal/pgtest", "model/modeltest"}, "test code in production brings its flags along"},
 	{"unsafe", nil, "nothing here is worth it"},
 	{"plugin", nil, "a plugin is built with the exact program or crashes"},
 	{"C", nil, "the binary is static"},
@@ -270,7 +275,7 @@ func TestImportTable(t *testing.T) {
 			_, ok := find(m)
 			require.True(t, ok, "%s may import %s, which has no rule", r.pkg, m)
 			require.NotEqual(t, "cmd/runledger", m)
-			require.NotContains(t, []string{"internal/pgtest", "model/modeltest"}, m, "%s is for tests", m)
+			require.NotContains(t, []string{"agenttest", "internal/pgtest", "model/modeltest"}, m, "%s is for tests", m)
 		}
 	}
 	for _, r := range table {

@@ -1,0 +1,266 @@
+package agenttest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/testsuite"
+	sdkworker "go.temporal.io/sdk/worker"
+
+	"runledger/activities"
+	"runledger/agent"
+	"runledger/model"
+	"runledger/policy"
+	"runledger/replay"
+	"runledger/tool"
+	"runledger/worker"
+)
+
+// Config describes an agent under test.
+type Config struct {
+	Tools []tool.Tool
+	// Model answers; see package model/scripted.
+	Model model.Client
+	// Mode is agent.ModePlan when empty.
+	Mode         agent.Mode
+	Instructions string
+	// Plan is what a caller would bring. Without one, the model plans (mode plan).
+	Plan *agent.Plan
+	// Limits that are zero are the defaults.
+	Limits agent.Limits
+	// Policy are the agent's rules, PolicyFunc what a worker asks in code.
+	Policy     *agent.Policy
+	PolicyFunc policy.Func
+	// Tx is what tools with the power [tool.TxTool] get for a transaction. Undoing it is the test's business.
+	Tx agent.Tx
+}
+
+// Harness runs an agent. Its runs belong to one conversation, one after the other.
+type Harness struct {
+	t      testing.TB
+	cfg    Config
+	ledger *memory
+	acts   *activities.Activities
+	def    agent.Definition
+
+	mu      sync.Mutex
+	calls   []ToolCall
+	crashes []crash
+	// env is that of the run at work, nil when there is none.
+	env   *testsuite.TestWorkflowEnvironment
+	runID string
+}
+
+// crash is the loss of a worker that is still to come.
+type crash struct {
+	commandID string
+	at        agent.Boundary
+}
+
+// lost is what a crash panics with. The SDK makes an error of it, and Temporal tries the activity again.
+type lost struct{ crash }
+
+func (l lost) String() string {
+	return fmt.Sprintf("the worker was lost %s of command %s", l.at, l.commandID)
+}
+
+const (
+	// patience is the real time in which a run must get on.
+	patience = time.Minute
+	// answerAfter is how long a command is in doubt before the test's word on it comes, on the environment's clock.
+	answerAfter = time.Minute
+)
+
+// New makes a harness. A configuration that cannot be used fails the test.
+func New(t testing.TB, cfg Config) *Harness {
+	t.Helper()
+	h := &Harness{t: t, cfg: cfg}
+	if cfg.Mode == "" {
+		h.cfg.Mode = agent.ModePlan
+	}
+	h.ledger = newMemory(cfg.Tx)
+	watched := make([]tool.Tool, len(cfg.Tools))
+	for i, one := range cfg.Tools {
+		watched[i] = h.watch(one)
+	}
+	tools, err := tool.NewSet(watched...)
+	if err != nil {
+		t.Fatalf("agenttest: tools: %v", err)
+	}
+	if cfg.Model == nil {
+		t.Fatal("agenttest: Config.Model is not set")
+	}
+	if err := policy.Check(cfg.Policy); err != nil {
+		t.Fatalf("agenttest: policy: %v", err)
+	}
+	h.acts, err = activities.New(activities.Config{Ledger: h.ledger, Tools: tools, Policy: cfg.PolicyFunc, At: h.at,
+		Models: func(string) model.Client { return cfg.Model }})
+	if err != nil {
+		t.Fatalf("agenttest: %v", err)
+	}
+	blueprint := agent.Blueprint{Name: "test", Mode: h.cfg.Mode, Model: agent.ModelRef{Name: "default", Provider: "scripted", Model: "scripted"},
+		Instructions: cfg.Instructions, Tools: []string{"*"}, Limits: cfg.Limits, Policy: cfg.Policy}
+	if h.def, err = blueprint.Resolve(tools.Refs()); err != nil {
+		t.Fatalf("agenttest: %v", err)
+	}
+	return h
+}
+
+// Crash loses the worker when a command comes to a boundary of the commit gate, once; asking twice loses it twice. Its lease is
+// over when the next attempt comes, as with a real loss.
+func (h *Harness) Crash(commandID string, at agent.Boundary) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.crashes = append(h.crashes, crash{commandID: commandID, at: at})
+}
+
+// at is told by the activities of every boundary.
+func (h *Harness) at(_ context.Context, at agent.Boundary, call agent.Call) {
+	h.mu.Lock()
+	i := slices.Index(h.crashes, crash{commandID: call.CommandID, at: at})
+	if i >= 0 {
+		h.crashes = slices.Delete(h.crashes, i, i+1)
+	}
+	h.mu.Unlock()
+	if i >= 0 {
+		h.ledger.expire(call.RunID, call.CommandID)
+		panic(lost{crash{commandID: call.CommandID, at: at}})
+	}
+}
+
+// Resolve says what a person answers when a command comes to be in doubt, a minute after it has. Without an answer the run waits
+// until its time limit.
+func (h *Harness) Resolve(commandID string, r agent.Resolution) {
+	h.ledger.answer(commandID, r)
+}
+
+// Cancel asks the run that is at work to stop. Tools and models under test call it; it returns at once.
+func (h *Harness) Cancel(by, reason string) {
+	h.mu.Lock()
+	env, runID := h.env, h.runID
+	h.mu.Unlock()
+	if env == nil {
+		h.t.Error("agenttest: Cancel: no run is at work")
+		return
+	}
+	if h.ledger.cancel(runID) {
+		env.SignalWorkflow(agent.CancelSignal, agent.Intent{ID: 1, By: by, Reason: reason})
+	}
+}
+
+// Run runs the agent on an input to its end. A plan that is invalid fails the test; whatever else goes wrong is in the result.
+func (h *Harness) Run(input string) *Result {
+	h.t.Helper()
+	plan, source := h.plan()
+	id := func() string { return uuid.Must(uuid.NewV7()).String() }
+	run := agent.Run{RunID: id(), MessageID: id(), RequestID: id(), Epoch: 1, Input: input, Definition: h.def}
+	run.RootRunID = run.RunID
+	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
+	env := suite.NewTestWorkflowEnvironment()
+	env.SetTestTimeout(patience)
+	env.SetWorkerOptions(sdkworker.Options{DeadlockDetectionTimeout: patience})
+	worker.Register(env, h.acts)
+	in, err := h.ledger.accept(run, plan, source, env.Now, func(intent agent.Intent, answer func() error) {
+		env.RegisterDelayedCallback(func() {
+			if err := answer(); err != nil {
+				h.t.Errorf("agenttest: resolve command %s: %v", intent.CommandID, err)
+			}
+			env.SignalWorkflow(agent.ResolvedSignal, intent)
+		}, answerAfter)
+	})
+	if err != nil {
+		h.t.Fatalf("agenttest: accept the run: %v", err)
+	}
+	h.begin(env, run.RunID)
+	defer h.begin(nil, "")
+	env.ExecuteWorkflow(agent.WorkflowName, in)
+	return h.result(run.RunID, env.GetWorkflowError())
+}
+
+func (h *Harness) begin(env *testsuite.TestWorkflowEnvironment, runID string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.env, h.runID, h.calls = env, runID, nil
+}
+
+// plan is the compiled plan that a run starts with, and who made it; nil when the model is to make it.
+func (h *Harness) plan() (plan *agent.Plan, source string) {
+	h.t.Helper()
+	switch {
+	case h.cfg.Mode == agent.ModeReact:
+		return agent.ReactPlan(), "react"
+	case h.cfg.Plan == nil:
+		return nil, ""
+	}
+	check, err := tool.CheckPlans(h.def.Tools)
+	if err == nil {
+		plan, err = agent.Compile(h.cfg.Plan, check)
+	}
+	if err != nil {
+		h.t.Fatalf("agenttest: plan: %v", err)
+	}
+	return plan, "caller"
+}
+
+func (h *Harness) result(runID string, err error) *Result {
+	h.t.Helper()
+	ctx := context.Background()
+	run, _, readErr := h.ledger.WorkerRun(ctx, runID)
+	if readErr != nil {
+		h.t.Fatalf("agenttest: %v", readErr)
+	}
+	if !run.Status.Terminal() {
+		h.t.Fatalf("agenttest: the run did not come to its end: %v", err)
+	}
+	res := &Result{t: h.t, ledger: h.ledger, RunID: runID, Status: run.Status, Error: run.Error}
+	if run.FinalOutput != nil {
+		res.Output = *run.FinalOutput
+	}
+	res.Events, res.Commands = h.ledger.record(runID)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	res.ToolCalls = slices.Clone(h.calls)
+	return res
+}
+
+// ReplayHistory holds a history that a real server recorded to the workflow of this module, and fails the test where the workflow
+// leaves it. The file is what `temporal workflow show --output json` or the Temporal Web UI wrote.
+func ReplayHistory(t testing.TB, path string) {
+	t.Helper()
+	history, err := replay.ReadHistory(path)
+	if err != nil {
+		t.Fatalf("agenttest: %v", err)
+	}
+	out, err := replay.History(history)
+	switch {
+	case err != nil:
+		t.Fatalf("agenttest: %s: %v", path, err)
+	case out.Divergence != nil:
+		t.Fatalf("agenttest: %s: run %s: %s", path, out.RunID, out.Divergence)
+	}
+}
+
+// equalJSON compares documents by value.
+func equalJSON(a, b json.RawMessage) bool {
+	canonical := func(doc json.RawMessage) string {
+		var v any
+		if json.Unmarshal(doc, &v) != nil {
+			return string(doc)
+		}
+		out, err := json.Marshal(v)
+		if err != nil {
+			return string(doc)
+		}
+		return string(out)
+	}
+	return canonical(a) == canonical(b)
+}
