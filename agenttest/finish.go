@@ -71,8 +71,12 @@ func (t *txn) settle(call agent.SettleCall) error {
 func (m *memory) Finish(_ context.Context, call agent.FinishCall) (reply agent.FinishReply, err error) {
 	err = m.write(scope{runID: call.RunID, epoch: call.Epoch, facts: call.Facts}, func(t *txn) error {
 		if t.run.Status.Terminal() {
-			i := slices.IndexFunc(t.run.events, func(e agent.Event) bool { return e.Type.Terminal() && e.Epoch == t.run.Epoch })
-			reply = agent.FinishReply{Status: t.run.Status, Sequence: t.run.events[i].Sequence}
+			for _, e := range slices.Backward(t.run.events) {
+				if e.Type.Terminal() {
+					reply = agent.FinishReply{Status: t.run.Status, Sequence: e.Sequence}
+					break
+				}
+			}
 			return nil
 		}
 		for _, id := range slices.Sorted(maps.Keys(t.run.rows)) {

@@ -1,0 +1,448 @@
+package agenttest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"runledger/activities"
+	"runledger/agent"
+	"runledger/internal/pgtest"
+	"runledger/ledger"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(pgtest.Main(m, func(ctx context.Context, url string) error {
+		_, err := ledger.Migrate(ctx, url)
+		return err
+	}))
+}
+
+// side is one of the two ledgers that are driven through the same steps, with a run of its own.
+type side struct {
+	name string
+	gate interface {
+		activities.Ledger
+		Commands(ctx context.Context, runID string) ([]agent.Command, error)
+		Fenced(ctx context.Context, runID string) ([]string, error)
+		Events(ctx context.Context, scope agent.LogScope, after int64, limit int) ([]agent.Event, error)
+	}
+	run agent.Run
+	// What a test does past the ledger's methods.
+	expire      func(commandID string)
+	cancel      func()
+	replace     func() // by another execution
+	resolve     func(commandID string, r agent.Resolution) error
+	checkpoints func() []agent.Checkpoint
+}
+
+const owner = "local"
+
+// definition of the agent of both runs. Its plan: a and b, then an answer.
+func definition() agent.Definition {
+	return agent.Definition{Agent: "test", Mode: agent.ModePlan, Model: agent.ModelRef{Name: "default", Provider: "scripted", Model: "scripted"},
+		Tools:  []agent.ToolRef{{Name: "put", Description: "puts", InputSchema: json.RawMessage(`{"type":"object"}`), Effect: agent.Idempotent}},
+		Limits: agent.DefaultLimits()}
+}
+
+func twoNodes(t require.TestingT) *agent.Plan {
+	p, err := agent.Compile(&agent.Plan{Nodes: []agent.Node{{ID: "a", Kind: agent.ToolNode, Tool: "put"}, {ID: "b", Kind: agent.ToolNode, Tool: "put"}}},
+		func(string, json.RawMessage) ([]agent.PlanFault, bool) { return nil, true })
+	require.NoError(t, err)
+	return p
+}
+
+func newRun() agent.Run {
+	id := newID()
+	return agent.Run{RunID: id, RootRunID: id, MessageID: newID(), RequestID: "request", Epoch: 1, Input: "go", Definition: definition()}
+}
+
+func inMemory(t require.TestingT) *side {
+	m := newMemory(nil)
+	s := &side{name: "memory", gate: m, run: newRun()}
+	_, err := m.accept(s.run, twoNodes(t), "caller", time.Now, nil)
+	require.NoError(t, err)
+	s.run.ConversationID = m.conversationID
+	s.cancel = func() { m.cancel(s.run.RunID) }
+	s.replace = func() { m.runs[s.run.RunID].Epoch++ }
+	s.resolve = func(id string, word agent.Resolution) error { return m.resolveByHand(s.run.RunID, id, word) }
+	s.checkpoints = func() []agent.Checkpoint { return m.runs[s.run.RunID].checkpoints }
+	s.expire = func(id string) {
+		if c := m.runs[s.run.RunID].rows[id]; c != nil {
+			c.LeaseUntil = time.Now().Add(-time.Millisecond)
+		}
+	}
+	return s
+}
+
+func inPostgres(t require.TestingT, store *ledger.Ledger, db *pgxpool.Pool) *side {
+	ctx := context.Background()
+	s := &side{name: "postgres", gate: store}
+	a := agent.Acceptance{Owner: owner, NewConversation: true, Run: newRun(), Plan: twoNodes(t), PlanSource: "caller"}
+	a.Run.ConversationID = newID()
+	var err error
+	s.run, _, err = store.Accept(ctx, a)
+	require.NoError(t, err)
+	exec := func(sql string, args ...any) {
+		_, err := db.Exec(ctx, sql, append([]any{s.run.RunID}, args...)...)
+		require.NoError(t, err)
+	}
+	exec(`UPDATE agent_executions SET status = 'running', started_at = now() WHERE run_id = $1`)
+	s.expire = func(id string) {
+		exec(`UPDATE commands SET lease_until = now() - interval '1 ms' WHERE run_id = $1 AND command_id = $2`, id)
+	}
+	s.cancel = func() {
+		exec(`UPDATE agent_executions SET status = 'cancelling' WHERE run_id = $1 AND status NOT IN ('completed', 'failed', 'cancelled')`)
+	}
+	s.replace = func() { exec(`UPDATE agent_executions SET epoch = epoch + 1 WHERE run_id = $1`) }
+	s.resolve = func(id string, word agent.Resolution) error {
+		_, err := store.Resolve(ctx, owner, s.run.RunID, id, word)
+		return err
+	}
+	s.checkpoints = func() []agent.Checkpoint {
+		checkpoints, err := store.Checkpoints(ctx, s.run.RunID)
+		require.NoError(t, err)
+		return checkpoints
+	}
+	return s
+}
+
+// step is one thing that is done to a ledger, in words and in deed. Its answer is what a caller learns.
+type step struct {
+	says string
+	do   func(s *side) (answer string)
+}
+
+// told is an answer in the words in which both sides must give it.
+func told(row *agent.CommandRow, err error, more ...any) string {
+	if err != nil {
+		if e, ok := agent.AsError(err); ok {
+			return "error " + e.Error()
+		}
+		return "error"
+	}
+	if row == nil {
+		return fmt.Sprint(more...)
+	}
+	return fmt.Sprint(row.State, " no ", row.DispatchNo, " owner ", row.Owner, " ", string(row.Result), " ", row.Error, " ", fmt.Sprint(more...))
+}
+
+// subject is what a step is about.
+type subject struct {
+	id       string
+	effect   agent.EffectClass
+	schedule int
+	attempt  int32
+	epoch    int
+	facts    int
+}
+
+func (c subject) call(s *side) agent.Call {
+	call := agent.Call{Scope: agent.Scope{RunID: s.run.RunID, Epoch: c.epoch}, CommandID: c.id, NodeID: agent.CommandNodeID(c.id), Schedule: c.schedule,
+		NodeIndex: max(0, slices.Index([]string{"a", "b", "answer"}, c.id)), Ends: c.kind() == agent.ToolCommand || c.id == agent.AnswerNodeID, Timeout: agent.Duration(time.Minute)}
+	if _, _, inner := agent.TurnTool(c.id); inner {
+		call.Ends = false
+	}
+	for no := 1; no <= c.facts; no++ {
+		call.Facts = append(call.Facts, agent.Fact{No: no, Type: agent.NodeSkipped, NodeID: "z", Data: json.RawMessage(`{"node_index": 2, "reason": "` + fmt.Sprint(no) + `"}`)})
+	}
+	return call
+}
+
+func (c subject) kind() agent.CommandKind {
+	if _, _, inner := agent.TurnTool(c.id); inner || c.id == "a" || c.id == "b" {
+		return agent.ToolCommand
+	}
+	return agent.ModelCommand
+}
+
+func (c subject) dispatch() agent.Dispatch {
+	return agent.Dispatch{Epoch: c.epoch, Schedule: c.schedule, Attempt: c.attempt}
+}
+
+func (c subject) checkpoints() (begin, commit agent.CheckpointType) {
+	if _, _, inner := agent.TurnTool(c.id); inner {
+		return agent.ToolStart, agent.ToolComplete
+	}
+	return "", agent.LLMComplete
+}
+
+func (c subject) begin(more func(*agent.Begin)) step {
+	return step{fmt.Sprintf("begin %+v", c), func(s *side) string {
+		b := agent.Begin{Call: c.call(s), Dispatch: c.dispatch(), Kind: c.kind(), Effect: c.effect, InputHash: "h", Input: json.RawMessage(`{"n":1}`)}
+		b.Checkpoint, _ = c.checkpoints()
+		if c.kind() == agent.ToolCommand {
+			b.Tool = "put"
+		}
+		if b.Ends {
+			b.Node = &agent.NodeStartedData{Kind: agent.ToolNode, Index: b.NodeIndex}
+		}
+		if more != nil {
+			more(&b)
+		}
+		begun, err := s.gate.Begin(context.Background(), b)
+		return told(begun.Row, err, begun.Verdict, begun.DispatchNo, begun.Remaining > 0, begun.Wait > 0)
+	}}
+}
+
+func (c subject) commit(no int, reconciled bool) step {
+	return step{fmt.Sprintf("commit %+v no %d", c, no), func(s *side) string {
+		result := json.RawMessage(`{"text":"` + c.id + `"}`)
+		commit := agent.Commit{Call: c.call(s), Dispatch: c.dispatch(), DispatchNo: no, Result: result, Reconciled: reconciled,
+			Event: agent.CommandCommittedData{Kind: c.kind(), Tool: "put", Output: agent.ShowValue(result), LatencyMS: 7}}
+		_, commit.Checkpoint = c.checkpoints()
+		decided, err := s.gate.Commit(context.Background(), commit)
+		return told(decided.Row, err, decided.Mine)
+	}}
+}
+
+func (c subject) conclude(no int, state agent.CommandState) step {
+	return step{fmt.Sprintf("conclude %+v no %d as %s", c, no, state), func(s *side) string {
+		decided, err := s.gate.Conclude(context.Background(), agent.Conclude{Call: c.call(s), Dispatch: c.dispatch(), DispatchNo: no, State: state,
+			Error: &agent.Error{Code: agent.CodeToolFailed, Message: "no luck"}, RetryAfter: time.Second, LatencyMS: 3})
+		return told(decided.Row, err, decided.Mine)
+	}}
+}
+
+func (c subject) settle(code agent.Code) step {
+	return step{fmt.Sprintf("settle %+v %s", c, code), func(s *side) string {
+		row, err := s.gate.Settle(context.Background(), agent.SettleCall{Call: c.call(s), Reason: &agent.Error{Code: code, Message: "given up"}})
+		return told(&row, err)
+	}}
+}
+
+func (c subject) renew(no int) step {
+	return step{fmt.Sprintf("renew %+v no %d", c, no), func(s *side) string {
+		status, owned, err := s.gate.Renew(context.Background(), s.run.RunID, c.id, c.epoch, no)
+		return told(nil, err, status, owned)
+	}}
+}
+
+func (c subject) expire() step {
+	return step{"the lease of " + c.id + " is over", func(s *side) string { s.expire(c.id); return "" }}
+}
+
+// resolve says something of a command that is in doubt, and nothing of one that is not.
+func (c subject) resolve(outcome agent.Outcome) step {
+	return step{fmt.Sprintf("resolve %s as %s", c.id, outcome), func(s *side) string {
+		commands, err := s.gate.Commands(context.Background(), s.run.RunID)
+		i := slices.IndexFunc(commands, func(have agent.Command) bool { return have.CommandID == c.id })
+		if err != nil || i < 0 || commands[i].State != agent.CommandInDoubt {
+			return "not in doubt"
+		}
+		return told(nil, s.resolve(c.id, agent.Resolution{Outcome: outcome, Result: json.RawMessage(`{"text":"by hand"}`), By: "ada", Note: "seen"}))
+	}}
+}
+
+func (c subject) record(status agent.Status) step {
+	return step{fmt.Sprintf("record %d facts, %s", c.facts, status), func(s *side) string {
+		reply, err := s.gate.Record(context.Background(), agent.RecordCall{Scope: c.call(s).Scope, Status: status})
+		return told(nil, err, reply)
+	}}
+}
+
+func (c subject) finish(status agent.Status) step {
+	return step{fmt.Sprintf("finish %s", status), func(s *side) string {
+		reply, err := s.gate.Finish(context.Background(), agent.FinishCall{Scope: c.call(s).Scope, Status: status, Summary: "so it went",
+			Error: &agent.Error{Code: agent.CodeNodeFailed, Message: "because", NodeID: "a"}})
+		return told(nil, err, reply)
+	}}
+}
+
+var (
+	cancelled = step{"the run is cancelled", func(s *side) string { s.cancel(); return "" }}
+	replaced  = step{"the execution is replaced", func(s *side) string { s.replace(); return "" }}
+)
+
+// play takes both sides through the steps and compares what they answer on the way and what they have on record at the end.
+func play(t require.TestingT, sides []*side, steps []step) {
+	for i, st := range steps {
+		require.Equal(t, sides[0].answer(st), sides[1].answer(st), "step %d of %v", i, words(steps[:i+1]))
+	}
+	require.Equal(t, sides[0].shown(t), sides[1].shown(t), "%v", words(steps))
+}
+
+// answer is a step's answer, without the run's id.
+func (s *side) answer(st step) string { return strings.ReplaceAll(st.do(s), s.run.RunID, "RUN") }
+
+func words(steps []step) (said []string) {
+	for _, st := range steps {
+		said = append(said, st.says)
+	}
+	return said
+}
+
+// shown is a run's record as far as it must be the same in both ledgers: not its ids and times.
+func (s *side) shown(t require.TestingT) (lines []string) {
+	ctx := context.Background()
+	events, err := s.gate.Events(ctx, agent.LogScope{ConversationID: s.run.ConversationID, RunID: s.run.RunID}, 0, 10_000)
+	require.NoError(t, err)
+	for _, e := range events {
+		var data map[string]any
+		require.NoError(t, json.Unmarshal(e.Data, &data))
+		for _, volatile := range []string{"deadline", "checkpoint_id", "idempotency_key"} {
+			delete(data, volatile)
+		}
+		doc, err := json.Marshal(data)
+		require.NoError(t, err)
+		lines = append(lines, fmt.Sprintf("%d %s node %q command %q attempt %d epoch %d %s", e.Sequence, e.Type, e.NodeID, e.CommandID, e.Attempt, e.Epoch, doc))
+	}
+	commands, err := s.gate.Commands(ctx, s.run.RunID)
+	require.NoError(t, err)
+	var ids []string
+	for _, c := range commands {
+		ids = append(ids, c.CommandID)
+		lines = append(lines, fmt.Sprintf("command %s %s %s %s %d %s %d %v %d", c.CommandID, c.Kind, c.Effect, c.State, c.Dispatches, c.ResultHash, c.ResultBytes, c.Error, c.Sequence))
+	}
+	fenced, err := s.gate.Fenced(ctx, s.run.RunID)
+	require.NoError(t, err)
+	lines = append(lines, fmt.Sprint("fenced ", fenced))
+	results, err := s.gate.Results(ctx, s.run.RunID, ids)
+	require.NoError(t, err)
+	nodes, err := s.gate.NodeResults(ctx, s.run.RunID, []string{"a", "b", "answer"})
+	require.NoError(t, err)
+	for _, found := range []map[string]agent.CommandResult{results, nodes} {
+		for _, id := range sortedKeys(found) {
+			lines = append(lines, fmt.Sprintf("result %s %s %s %s %v", id, found[id].Kind, found[id].State, found[id].Result, found[id].Error))
+		}
+	}
+	for _, c := range s.checkpoints() {
+		lines = append(lines, fmt.Sprintf("checkpoint %s %d %d %+v", c.Type, c.Step, c.Sequence, c.State))
+	}
+	run, _, err := s.gate.WorkerRun(ctx, s.run.RunID)
+	require.NoError(t, err)
+	output := "none"
+	if run.FinalOutput != nil {
+		output = *run.FinalOutput
+	}
+	return append(lines, fmt.Sprintf("run %s %s %v", run.Status, output, run.Error))
+}
+
+func sortedKeys(m map[string]agent.CommandResult) (keys []string) {
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// bothSides makes pairs of runs, one in each ledger.
+func bothSides(t *testing.T) func(require.TestingT) []*side {
+	t.Helper()
+	url := pgtest.Database(t)
+	store, err := ledger.Open(t.Context(), url, ledger.Options{})
+	require.NoError(t, err)
+	t.Cleanup(store.Close)
+	db, err := pgxpool.New(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(db.Close)
+	return func(t require.TestingT) []*side { return []*side{inPostgres(t, store, db), inMemory(t)} }
+}
+
+// TestLedgersAgree drives both ledgers through the cases that the gate is made for.
+func TestLedgersAgree(t *testing.T) {
+	t.Parallel()
+	sides := bothSides(t)
+	a := subject{id: "a", effect: agent.Idempotent, schedule: 1, attempt: 1, epoch: 1}
+	again, later := a, a
+	again.attempt, later.schedule = 2, 2
+	out, outAgain := a, again
+	out.effect, outAgain.effect = agent.External, agent.External
+	b, answer := subject{id: "b", effect: agent.Idempotent, schedule: 3, attempt: 1, epoch: 1}, subject{id: "answer", effect: agent.Idempotent, schedule: 4, attempt: 1, epoch: 1}
+	turn, call := subject{id: "c#1", effect: agent.Idempotent, schedule: 5, attempt: 1, epoch: 1}, subject{id: "c#1.0", effect: agent.External, schedule: 6, attempt: 1, epoch: 1}
+	facts, next := subject{facts: 2, epoch: 1}, a
+	next.epoch, b.facts = 2, 3
+	reconciles := func(begin *agent.Begin) { begin.Reconciles = true }
+	for name, steps := range map[string][]step{
+		"to the end": {a.begin(nil), a.commit(1, false), b.begin(nil), b.commit(1, false), answer.begin(nil), answer.commit(1, false), facts.finish(agent.Completed),
+			facts.finish(agent.Completed), a.begin(nil), facts.record(agent.Running)},
+		"no answer":      {a.begin(nil), a.commit(1, false), facts.finish(agent.Completed), facts.finish(agent.FailedStatus)},
+		"a reply lost":   {a.begin(nil), a.begin(nil), a.commit(1, false), a.commit(1, false), again.begin(nil), later.begin(nil)},
+		"a worker lost":  {a.begin(nil), again.begin(nil), a.renew(1), a.renew(2), a.expire(), again.begin(nil), a.commit(1, false), again.commit(2, false), a.renew(1)},
+		"released":       {a.begin(nil), a.conclude(1, agent.Released), again.begin(nil), a.begin(nil), again.conclude(2, agent.CommandFailed), later.begin(nil)},
+		"another input":  {a.begin(nil), again.begin(func(begin *agent.Begin) { begin.InputHash = "other" })},
+		"never began":    {a.settle(agent.CodeTimeout), a.begin(nil), later.begin(nil), a.settle(agent.CodeTimeout), later.commit(1, false)},
+		"given up":       {a.begin(nil), a.settle(agent.CodeTimeout), a.commit(1, false), later.begin(nil)},
+		"refused":        {a.begin(func(begin *agent.Begin) { begin.Refusal = &agent.Refusal{Decision: "forbid", Reason: "no"} }), later.begin(nil)},
+		"cancelled":      {a.begin(nil), b.begin(nil), cancelled, again.begin(nil), answer.begin(nil), a.settle(agent.CodeCancelled), facts.finish(agent.Cancelled), cancelled},
+		"cut off":        {a.begin(nil), b.begin(nil), b.conclude(1, agent.Released), call.begin(nil), facts.finish(agent.FailedStatus)},
+		"facts":          {facts.record(""), a.begin(nil), b.begin(nil), b.begin(nil), facts.record(agent.Waiting), facts.record(agent.InDoubt)},
+		"in doubt":       {out.begin(nil), out.expire(), outAgain.begin(nil), facts.record(agent.InDoubt), outAgain.begin(nil), out.resolve(agent.OutcomeCommitted), later.begin(nil)},
+		"doubt failed":   {out.begin(nil), out.settle(agent.CodeTimeout), facts.record(agent.InDoubt), out.resolve(agent.OutcomeFailed), later.begin(nil), out.commit(1, false)},
+		"doubt retried":  {out.begin(nil), out.conclude(1, agent.CommandInDoubt), out.resolve(agent.OutcomeRetry), later.begin(nil), out.commit(1, false), later.commit(2, false)},
+		"a late result":  {out.begin(nil), out.settle(agent.CodeTimeout), facts.record(agent.InDoubt), out.commit(1, false), later.begin(nil)},
+		"a late failure": {out.begin(nil), out.settle(agent.CodeTimeout), out.conclude(1, agent.CommandFailed), later.begin(nil)},
+		"late, released": {out.begin(nil), out.settle(agent.CodeTimeout), out.conclude(1, agent.Released), later.begin(nil)},
+		"after the end":  {out.begin(nil), facts.finish(agent.Cancelled), out.commit(1, false), out.resolve(agent.OutcomeRetry)},
+		"said at last":   {out.begin(nil), facts.finish(agent.Cancelled), out.resolve(agent.OutcomeCommitted), out.conclude(1, agent.CommandFailed)},
+		"reconciled":     {out.begin(nil), outAgain.begin(reconciles), out.expire(), outAgain.begin(reconciles), outAgain.commit(1, true), out.commit(1, false)},
+		"not found": {out.begin(nil), out.expire(), outAgain.begin(reconciles), outAgain.begin(func(begin *agent.Begin) {
+			begin.Unfound = "no answer"
+		})},
+		"replaced": {a.begin(nil), out.begin(nil), replaced, a.commit(1, false), again.begin(nil), a.expire(), next.begin(nil), next.commit(2, false), facts.finish(agent.FailedStatus)},
+		"a loop":   {turn.begin(nil), turn.commit(1, false), call.begin(nil), call.commit(1, false)},
+		"given up by the gate": {a.begin(nil), a.conclude(1, agent.Released), a.begin(nil), a.conclude(2, agent.Released), a.begin(nil), a.conclude(3, agent.Released),
+			a.begin(nil), a.conclude(4, agent.Released), a.begin(nil), a.conclude(5, agent.Released), later.begin(nil)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			play(t, sides(t), steps)
+		})
+	}
+}
+
+// TestLedgersAgreeOnAnything drives both ledgers through steps in any order.
+func TestLedgersAgreeOnAnything(t *testing.T) {
+	t.Parallel()
+	sides := bothSides(t)
+	rapid.Check(t, func(t *rapid.T) {
+		replacements := 0
+		steps := make([]step, rapid.IntRange(1, 24).Draw(t, "steps"))
+		for i := range steps {
+			id := rapid.SampledFrom([]string{"a", "b", "answer", "c#1", "c#1.0"}).Draw(t, "command")
+			c := subject{id: id, effect: agent.Idempotent, schedule: rapid.IntRange(1, 3).Draw(t, "schedule"), attempt: int32(rapid.IntRange(1, 2).Draw(t, "attempt")),
+				epoch: 1 + replacements, facts: rapid.IntRange(0, 4).Draw(t, "facts")}
+			if id == "b" || id == "c#1.0" {
+				c.effect = agent.External
+			}
+			no := rapid.IntRange(1, 3).Draw(t, "no")
+			switch rapid.SampledFrom([]string{"begin", "begin", "begin", "begin", "commit", "commit", "conclude", "settle", "renew", "expire", "expire", "resolve", "record",
+				"cancel", "replace", "finish"}).Draw(t, "what") {
+			case "begin":
+				reconciles := rapid.Bool().Draw(t, "reconciles")
+				steps[i] = c.begin(func(b *agent.Begin) { b.Reconciles = reconciles })
+			case "commit":
+				steps[i] = c.commit(no, rapid.IntRange(0, 4).Draw(t, "reconciled") == 0)
+			case "conclude":
+				steps[i] = c.conclude(no, rapid.SampledFrom([]agent.CommandState{agent.Released, agent.CommandFailed, agent.CommandAborted, agent.CommandInDoubt, agent.Dispatched}).Draw(t, "state"))
+			case "settle":
+				steps[i] = c.settle(rapid.SampledFrom([]agent.Code{agent.CodeTimeout, agent.CodeCancelled}).Draw(t, "code"))
+			case "renew":
+				steps[i] = c.renew(no)
+			case "expire":
+				steps[i] = c.expire()
+			case "resolve":
+				c.id = "b" // a call of a turn that is not on record is never in doubt
+				steps[i] = c.resolve(rapid.SampledFrom([]agent.Outcome{agent.OutcomeCommitted, agent.OutcomeFailed, agent.OutcomeRetry}).Draw(t, "outcome"))
+			case "record":
+				steps[i] = c.record(rapid.SampledFrom([]agent.Status{"", agent.Running, agent.InDoubt}).Draw(t, "status"))
+			case "cancel":
+				steps[i] = cancelled
+			case "replace":
+				steps[i], replacements = replaced, replacements+1
+			case "finish":
+				steps[i] = c.finish(rapid.SampledFrom([]agent.Status{agent.Completed, agent.FailedStatus, agent.Cancelled}).Draw(t, "status"))
+			}
+		}
+		play(t, sides(t), steps)
+	})
+}
