@@ -169,6 +169,9 @@ func (t *txn) emit(b agent.Begin, deadline time.Time) error {
 		IdempotencyKey: agent.IdempotencyKey(b.RunID, b.CommandID), Deadline: deadline}
 	if b.Input != nil {
 		shown := agent.ShowValue(b.Input)
+		if b.Shown != nil {
+			shown = agent.ShowValue(b.Shown)
+		}
 		data.Input = &shown
 	}
 	if err := t.event(agent.CommandEmitted, b.NodeID, b.CommandID, 1, data); err != nil || b.Checkpoint == "" {
