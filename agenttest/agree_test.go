@@ -388,7 +388,7 @@ func TestLedgersAgree(t *testing.T) {
 		"not found": {out.begin(nil), out.expire(), outAgain.begin(reconciles), outAgain.begin(func(begin *agent.Begin) {
 			begin.Unfound = "no answer"
 		})},
-		"secrets": {a.begin(func(begin *agent.Begin) { begin.Shown = json.RawMessage(`{"n":"[redacted]"}`) }), a.commit(1, false)},
+		"secrets":  {a.begin(func(begin *agent.Begin) { begin.Shown = json.RawMessage(`{"n":"[redacted]"}`) }), a.commit(1, false)},
 		"replaced": {a.begin(nil), out.begin(nil), replaced, a.commit(1, false), again.begin(nil), a.expire(), next.begin(nil), next.commit(2, false), facts.finish(agent.FailedStatus)},
 		"a loop":   {turn.begin(nil), turn.commit(1, false), call.begin(nil), call.commit(1, false)},
 		"given up by the gate": {a.begin(nil), a.conclude(1, agent.Released), a.begin(nil), a.conclude(2, agent.Released), a.begin(nil), a.conclude(3, agent.Released),
