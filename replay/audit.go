@@ -185,6 +185,8 @@ func (a *runRecord) readEvents(ctx context.Context, record Record, plan *agent.P
 					return fmt.Errorf("event %d %s: %w", e.Sequence, e.Type, err)
 				}
 				planner = d.Source == "planner"
+			case e.Type == agent.RunReopened:
+				clear(a.fatal)
 			case e.Type == agent.NodeFailed:
 				var d agent.NodeFailedData
 				if err := json.Unmarshal(e.Data, &d); err != nil {

@@ -128,10 +128,7 @@ func (s *stage) play() (ending Ending, err error) {
 		ending.Error = nil // it says who asked; the record has that in its event only
 	case agent.FailedStatus:
 		if s.forbidden == nil && ending.Error.Code == agent.CodeForbidden {
-			s.forbidden = ending.Error
-		}
-		if s.forbidden != nil && !slices.Contains(s.record.emitted, s.forbidden.CommandID) {
-			s.early = s.last
+			s.forbid(ending.Error)
 		}
 	}
 	return ending, err
@@ -256,7 +253,9 @@ func (s *stage) skipsMore() bool {
 func (s *stage) answer(id string) {
 	deliver := s.waiting[id]
 	delete(s.waiting, id)
-	s.last = id
+	if s.record.rows[id] != nil {
+		s.last = id
+	}
 	if err := deliver(); err != nil && s.fault == nil {
 		s.fault = err
 		s.env.CancelWorkflow()
@@ -270,7 +269,7 @@ func (s *stage) take(call agent.Call, kind agent.CommandKind) *agent.CommandRow 
 		reason := &agent.Error{Code: agent.CodeForbidden, NodeID: call.NodeID, CommandID: call.CommandID,
 			Message: fmt.Sprintf("run %s, node %s, command %s: the record holds no outcome", s.in.RunID, call.NodeID, call.CommandID)}
 		if s.forbidden == nil {
-			s.forbidden = reason
+			s.forbid(reason)
 		}
 		return &agent.CommandRow{RunID: s.in.RunID, CommandID: call.CommandID, NodeID: call.NodeID, Kind: kind, State: agent.CommandFailed, Error: reason}
 	}
@@ -283,6 +282,15 @@ func (s *stage) take(call agent.Call, kind agent.CommandKind) *agent.CommandRow 
 		s.outputs[call.NodeID] = call.CommandID
 	}
 	return row
+}
+
+// forbid notes the first command that the record does not answer. One that never began by its record may be there because the run
+// heard of the last outcome too early.
+func (s *stage) forbid(reason *agent.Error) {
+	s.forbidden = reason
+	if !slices.Contains(s.record.emitted, reason.CommandID) {
+		s.early = s.last
+	}
 }
 
 func (s *stage) plannerReply(row *agent.CommandRow) (agent.PlannerReply, error) {
