@@ -22,7 +22,7 @@ func (a *Activities) CallHTTP(ctx context.Context, in agent.HTTPCall) (agent.HTT
 	if err != nil {
 		return agent.HTTPReply{}, err
 	}
-	reply := agent.HTTPReply{Reply: replyOf(&row)}
+	reply := agent.HTTPReply{Reply: ReplyOf(&row)}
 	if reply.Outcome != agent.OutcomeCommitted {
 		return reply, nil
 	}

@@ -159,6 +159,9 @@ func (c subject) call(s *side) agent.Call {
 }
 
 func (c subject) kind() agent.CommandKind {
+	if _, inner := agent.OwnerCommandID(c.id); inner {
+		return agent.HTTPCommand
+	}
 	if _, _, inner := agent.TurnTool(c.id); inner || c.id == "a" || c.id == "b" {
 		return agent.ToolCommand
 	}
@@ -169,7 +172,28 @@ func (c subject) dispatch() agent.Dispatch {
 	return agent.Dispatch{Epoch: c.epoch, Schedule: c.schedule, Attempt: c.attempt}
 }
 
+// within is the first dispatch of the command that an effect is inside of; nil for every other command.
+func (c subject) within() *agent.Within {
+	owner, inner := agent.OwnerCommandID(c.id)
+	if !inner {
+		return nil
+	}
+	return &agent.Within{CommandID: owner, DispatchNo: 1, Dispatch: agent.Dispatch{Epoch: c.epoch, Schedule: 1, Attempt: 1}}
+}
+
+// value asks for a recorded value.
+func (c subject) value(kind agent.CommandKind, n int) step {
+	return step{fmt.Sprintf("value %+v %s %d", c, kind, n), func(s *side) string {
+		reply, err := s.gate.RecordEffect(context.Background(), agent.NewValue{Value: json.RawMessage(`"` + fmt.Sprint(c.attempt) + `"`), Within: c.within(),
+			EffectCall: agent.EffectCall{Scope: c.call(s).Scope, NodeID: agent.CommandNodeID(c.id), CommandID: agent.EffectCommandID(agent.CommandNodeID(c.id), agent.ValueEffectID(kind, n)), Kind: kind}})
+		return told(nil, err, string(reply.Value), reply.Sequence)
+	}}
+}
+
 func (c subject) checkpoints() (begin, commit agent.CheckpointType) {
+	if c.kind() == agent.HTTPCommand {
+		return "", ""
+	}
 	if _, _, inner := agent.TurnTool(c.id); inner {
 		return agent.ToolStart, agent.ToolComplete
 	}
@@ -186,6 +210,7 @@ func (c subject) begin(more func(*agent.Begin)) step {
 		if b.Ends {
 			b.Node = &agent.NodeStartedData{Kind: agent.ToolNode, Index: b.NodeIndex}
 		}
+		b.Within = c.within()
 		if more != nil {
 			more(&b)
 		}
@@ -200,6 +225,9 @@ func (c subject) commit(no int, reconciled bool) step {
 		commit := agent.Commit{Call: c.call(s), Dispatch: c.dispatch(), DispatchNo: no, Result: result, Reconciled: reconciled,
 			Event: agent.CommandCommittedData{Kind: c.kind(), Tool: "put", Output: agent.ShowValue(result), LatencyMS: 7}}
 		_, commit.Checkpoint = c.checkpoints()
+		if c.kind() == agent.HTTPCommand {
+			commit.HTTP = &agent.HTTPRecordedData{Kind: agent.HTTPCommand, Request: agent.HTTPExchange{Method: "PUT"}, Response: agent.HTTPExchange{Status: 200}}
+		}
 		decided, err := s.gate.Commit(context.Background(), commit)
 		return told(decided.Row, err, decided.Mine)
 	}}
@@ -361,6 +389,7 @@ func TestLedgersAgree(t *testing.T) {
 	turn, call := subject{id: "c#1", effect: agent.Idempotent, schedule: 5, attempt: 1, epoch: 1}, subject{id: "c#1.0", effect: agent.External, schedule: 6, attempt: 1, epoch: 1}
 	facts, next := subject{facts: 2, epoch: 1}, a
 	next.epoch, b.facts = 2, 3
+	open, openAgain := subject{id: "a/open", effect: agent.External, schedule: 1, attempt: 1, epoch: 1}, subject{id: "a/open", effect: agent.External, schedule: 1, attempt: 2, epoch: 1}
 	reconciles := func(begin *agent.Begin) { begin.Reconciles = true }
 	for name, steps := range map[string][]step{
 		"to the end": {a.begin(nil), a.commit(1, false), b.begin(nil), b.commit(1, false), answer.begin(nil), answer.commit(1, false), facts.finish(agent.Completed),
@@ -388,9 +417,15 @@ func TestLedgersAgree(t *testing.T) {
 		"not found": {out.begin(nil), out.expire(), outAgain.begin(reconciles), outAgain.begin(func(begin *agent.Begin) {
 			begin.Unfound = "no answer"
 		})},
-		"secrets":  {a.begin(func(begin *agent.Begin) { begin.Shown = json.RawMessage(`{"n":"[redacted]"}`) }), a.commit(1, false)},
-		"replaced": {a.begin(nil), out.begin(nil), replaced, a.commit(1, false), again.begin(nil), a.expire(), next.begin(nil), next.commit(2, false), facts.finish(agent.FailedStatus)},
-		"a loop":   {turn.begin(nil), turn.commit(1, false), call.begin(nil), call.commit(1, false)},
+		"values": {a.value(agent.UUIDCommand, 1), a.begin(nil), open.value(agent.UUIDCommand, 1), open.value(agent.RandomCommand, 1), openAgain.value(agent.RandomCommand, 1),
+			open.value(agent.ModelCommand, 1), a.commit(1, false), open.value(agent.RandomCommand, 2), open.begin(nil)},
+		"an effect":          {open.begin(nil), a.begin(nil), open.begin(nil), open.commit(1, false), open.begin(nil), a.commit(1, false)},
+		"an effect in doubt": {a.begin(nil), open.begin(nil), a.settle(agent.CodeTimeout), open.resolve(agent.OutcomeCommitted), later.begin(nil)},
+		"an effect is late":  {a.begin(nil), open.begin(nil), a.settle(agent.CodeTimeout), a.settle(agent.CodeTimeout), open.commit(1, false), later.begin(nil)},
+		"an effect failed":   {a.begin(nil), open.begin(nil), open.conclude(1, agent.CommandInDoubt), a.conclude(1, agent.Released), a.settle(agent.CodeCancelled), open.resolve(agent.OutcomeFailed)},
+		"secrets":            {a.begin(func(begin *agent.Begin) { begin.Shown = json.RawMessage(`{"n":"[redacted]"}`) }), a.commit(1, false)},
+		"replaced":           {a.begin(nil), out.begin(nil), replaced, a.commit(1, false), again.begin(nil), a.expire(), next.begin(nil), next.commit(2, false), facts.finish(agent.FailedStatus)},
+		"a loop":             {turn.begin(nil), turn.commit(1, false), call.begin(nil), call.commit(1, false)},
 		"given up by the gate": {a.begin(nil), a.conclude(1, agent.Released), a.begin(nil), a.conclude(2, agent.Released), a.begin(nil), a.conclude(3, agent.Released),
 			a.begin(nil), a.conclude(4, agent.Released), a.begin(nil), a.conclude(5, agent.Released), later.begin(nil)},
 	} {
@@ -409,15 +444,15 @@ func TestLedgersAgreeOnAnything(t *testing.T) {
 		replacements := 0
 		steps := make([]step, rapid.IntRange(1, 24).Draw(t, "steps"))
 		for i := range steps {
-			id := rapid.SampledFrom([]string{"a", "b", "answer", "c#1", "c#1.0"}).Draw(t, "command")
+			id := rapid.SampledFrom([]string{"a", "b", "answer", "c#1", "c#1.0", "a/open"}).Draw(t, "command")
 			c := subject{id: id, effect: agent.Idempotent, schedule: rapid.IntRange(1, 3).Draw(t, "schedule"), attempt: int32(rapid.IntRange(1, 2).Draw(t, "attempt")),
 				epoch: 1 + replacements, facts: rapid.IntRange(0, 4).Draw(t, "facts")}
-			if id == "b" || id == "c#1.0" {
+			if id == "b" || id == "c#1.0" || id == "a/open" {
 				c.effect = agent.External
 			}
 			no := rapid.IntRange(1, 3).Draw(t, "no")
 			switch rapid.SampledFrom([]string{"begin", "begin", "begin", "begin", "commit", "commit", "conclude", "settle", "renew", "expire", "expire", "resolve", "record",
-				"cancel", "replace", "finish"}).Draw(t, "what") {
+				"cancel", "replace", "finish", "value"}).Draw(t, "what") {
 			case "begin":
 				reconciles := rapid.Bool().Draw(t, "reconciles")
 				steps[i] = c.begin(func(b *agent.Begin) { b.Reconciles = reconciles })
@@ -432,12 +467,14 @@ func TestLedgersAgreeOnAnything(t *testing.T) {
 			case "expire":
 				steps[i] = c.expire()
 			case "resolve":
-				c.id = "b" // a call of a turn that is not on record is never in doubt
+				c.id = rapid.SampledFrom([]string{"b", "a/open"}).Draw(t, "doubt") // a call of a turn that is not on record is never in doubt
 				steps[i] = c.resolve(rapid.SampledFrom([]agent.Outcome{agent.OutcomeCommitted, agent.OutcomeFailed, agent.OutcomeRetry}).Draw(t, "outcome"))
 			case "record":
 				steps[i] = c.record(rapid.SampledFrom([]agent.Status{"", agent.Running, agent.InDoubt}).Draw(t, "status"))
 			case "cancel":
 				steps[i] = cancelled
+			case "value":
+				steps[i] = c.value(rapid.SampledFrom([]agent.CommandKind{agent.UUIDCommand, agent.RandomCommand}).Draw(t, "kind"), rapid.IntRange(1, 2).Draw(t, "n"))
 			case "replace":
 				steps[i], replacements = replaced, replacements+1
 			case "finish":

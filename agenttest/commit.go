@@ -32,10 +32,11 @@ func (m *memory) Commit(_ context.Context, c agent.Commit) (decided agent.Decide
 		if err := t.commit(c, said); err != nil {
 			return err
 		}
+		decided = t.decided(true)
 		if resolves {
 			t.resolved()
+			return t.resolveOwner(said.By)
 		}
-		decided = t.decided(true)
 		return nil
 	})
 	return decided, err
@@ -53,6 +54,11 @@ func (t *txn) commit(c agent.Commit, said *agent.CommandResolvedData) error {
 	r := t.command
 	r.Sequence = 0
 	if !ended {
+		if c.HTTP != nil {
+			if err := t.event(agent.HTTPRecorded, c.NodeID, c.CommandID, c.DispatchNo, c.HTTP); err != nil {
+				return err
+			}
+		}
 		if err := t.event(agent.CommandCommitted, c.NodeID, c.CommandID, c.DispatchNo, c.Event); err != nil {
 			return err
 		}
@@ -240,13 +246,18 @@ func (m *memory) resolveByHand(runID, commandID string, r agent.Resolution) erro
 				return err
 			}
 		}
-		// A command that is in doubt only because an effect inside of it was is dispatched again.
-		owner, inner := agent.OwnerCommandID(commandID)
-		outer := t.run.rows[owner]
-		if !inner || outer == nil || outer.State != agent.CommandInDoubt || outer.Error == nil || outer.Error.CommandID != commandID {
-			return nil
-		}
-		t.command = outer
-		return t.resolve(agent.CommandResolvedData{Outcome: agent.OutcomeRetry, By: r.By, Note: commandID + " was resolved"}, nil, nil)
+		return t.resolveOwner(r.By)
 	})
+}
+
+// resolveOwner lets the command go on that is in doubt only because an effect inside of it was: it is dispatched again.
+func (t *txn) resolveOwner(by string) error {
+	commandID := t.command.CommandID
+	ownerID, inner := agent.OwnerCommandID(commandID)
+	owner := t.run.rows[ownerID]
+	if !inner || owner == nil || owner.State != agent.CommandInDoubt || owner.Error == nil || owner.Error.CommandID != commandID {
+		return nil
+	}
+	t.command = owner
+	return t.resolve(agent.CommandResolvedData{Outcome: agent.OutcomeRetry, By: by, Note: commandID + " was resolved"}, nil, nil)
 }

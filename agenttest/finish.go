@@ -31,9 +31,15 @@ func (m *memory) Settle(_ context.Context, call agent.SettleCall) (settled agent
 		if t.run.Status.Terminal() {
 			return t.ended()
 		}
-		err := t.settle(call)
+		doubted, err := t.doubtWithin(call)
+		if err == nil && !doubted {
+			err = t.settle(call)
+		}
+		if err != nil {
+			return err
+		}
 		settled = t.command.CommandRow
-		return err
+		return nil
 	})
 	return settled, err
 }

@@ -19,6 +19,9 @@ func (m *memory) Begin(_ context.Context, b agent.Begin) (begun agent.Begun, err
 		if t.run.Status.Terminal() {
 			return t.ended()
 		}
+		if err := t.fence(b.Within); err != nil {
+			return err
+		}
 		var record *agent.CommandRow
 		if t.command != nil {
 			record = &t.command.CommandRow

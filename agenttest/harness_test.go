@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -269,6 +272,65 @@ func TestToolsKeepTheirPowers(t *testing.T) {
 	res.RequireOutput("done")
 	res.RequireCalls("double", 1)
 	require.Equal(t, []string{"INSERT"}, tx.statements)
+}
+
+// A tool whose package learns a new power must keep it under test as well: this says where to teach it.
+func TestEveryPowerIsKnown(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../tool/*.go")
+	require.NoError(t, err)
+	var powers []string
+	for _, name := range files {
+		source, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for _, found := range regexp.MustCompile(`(?m)^// (\w+) is an optional power`).FindAllStringSubmatch(string(source), -1) {
+			powers = append(powers, found[1])
+		}
+	}
+	require.ElementsMatch(t, []string{"EffectOf", "Reconciler", "TxTool", "HTTPSender"}, powers, "see Harness.watch")
+}
+
+// web is an http_request tool that sends to nobody.
+type web struct {
+	tool.Tool
+	sent []string
+}
+
+func (w *web) Send(_ context.Context, key string, req tool.HTTPRequest) (tool.HTTPResponse, error) {
+	w.sent = append(w.sent, key+" "+req.Method+" "+req.URL)
+	return tool.HTTPResponse{Status: 200, Headers: map[string]string{}, JSON: json.RawMessage(`{"ok": true}`)}, nil
+}
+
+// TestRecordedEffects: a tool that is executed again is given what it was given before.
+func TestRecordedEffects(t *testing.T) {
+	t.Parallel()
+	var seen []string
+	ticket := tool.MustNew(tool.Spec{Name: "ticket", Description: "opens a ticket", Effect: agent.Idempotent},
+		func(ctx context.Context, _ struct{}, call tool.Call) (string, error) {
+			id, err := call.Effects.UUID(ctx)
+			if err != nil {
+				return "", err
+			}
+			at, err := call.Effects.Now(ctx)
+			if err != nil {
+				return "", err
+			}
+			_, err = call.Effects.HTTP(ctx, "open", tool.HTTPRequest{Method: "PUT", URL: "https://tickets.example.org/" + id})
+			seen = append(seen, id+" "+at.String())
+			return id, err
+		})
+	w := &web{Tool: tool.MustNew(tool.Spec{Name: tool.HTTPTool, Description: "requests"}, func(context.Context, struct{}, tool.Call) (string, error) { return "", nil })}
+	h := agenttest.New(t, agenttest.Config{Tools: []tool.Tool{ticket, w}, Model: scripted.Replies(scripted.Text("done")),
+		Plan: &agent.Plan{Nodes: []agent.Node{{ID: "a", Kind: agent.ToolNode, Tool: "ticket"}}}})
+	h.Crash("a", agent.AfterEffect)
+	res := h.Run("go")
+	res.RequireOutput("done")
+	res.RequireCalls("ticket", 2)
+	require.Len(t, seen, 2)
+	require.Equal(t, seen[0], seen[1])
+	require.Len(t, w.sent, 1)
+	require.Contains(t, w.sent[0], res.RunID+"/a/open PUT https://tickets.example.org/")
+	res.RequireReplays()
 }
 
 // inTx is a tool that works in the ledger's transaction, book that transaction.

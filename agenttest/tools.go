@@ -25,12 +25,24 @@ type ToolCall struct {
 // watch lets the harness see the calls of a tool. What the tool can do beyond being called, it still can.
 func (h *Harness) watch(t tool.Tool) tool.Tool {
 	w := watched{Tool: t, h: h}
-	reconciler, reconciles := t.(tool.Reconciler)
 	if inTx, ok := t.(tool.TxTool); ok {
 		return watchedTx{watched: w, tx: inTx}
 	}
-	if reconciles {
-		return watchedReconciler{watched: w, Reconciler: reconciler}
+	reconciler, reconciles := t.(tool.Reconciler)
+	sender, sends := t.(tool.HTTPSender)
+	switch {
+	case sends && reconciles:
+		return struct {
+			watchedSender
+			tool.Reconciler
+		}{watchedSender{watched: w, sender: sender}, reconciler}
+	case sends:
+		return watchedSender{watched: w, sender: sender}
+	case reconciles:
+		return struct {
+			watched
+			tool.Reconciler
+		}{w, reconciler}
 	}
 	return w
 }
@@ -66,9 +78,14 @@ func (w watched) see(call tool.Call, do func() (json.RawMessage, error)) (json.R
 	return output, err
 }
 
-type watchedReconciler struct {
+type watchedSender struct {
 	watched
-	tool.Reconciler
+	sender tool.HTTPSender
+}
+
+// Send makes the request of an HTTP effect. It is no call of the tool; the record has it as a command of its own.
+func (w watchedSender) Send(ctx context.Context, key string, req tool.HTTPRequest) (tool.HTTPResponse, error) {
+	return w.sender.Send(ctx, key, req)
 }
 
 type watchedTx struct {

@@ -143,6 +143,9 @@ func readRecord(ctx context.Context, record Record, runID string) (*runRecord, e
 		return nil, err
 	}
 	for _, c := range commands {
+		if _, inner := agent.OwnerCommandID(c.CommandID); inner {
+			continue // an effect inside of a tool is the tool's
+		}
 		row := &agent.CommandRow{RunID: runID, CommandID: c.CommandID, NodeID: c.NodeID, Kind: c.Kind, Tool: c.Tool, Effect: c.Effect,
 			State: c.State, DispatchNo: c.Dispatches, Sequence: c.Sequence, Result: context.CommandResults[c.CommandID], ResultHash: c.ResultHash, Error: c.Error}
 		if slices.Contains(a.fold.InDoubt, c.CommandID) { // what was said of it after the run's end is not part of the run
@@ -176,7 +179,7 @@ func (a *runRecord) readEvents(ctx context.Context, record Record, plan *agent.P
 			case e.RunID != a.run.RunID: // a child's
 			case e.Type == agent.CommandEmitted:
 				if _, inner := agent.OwnerCommandID(e.CommandID); inner {
-					break // an effect inside of a tool is the tool's
+					break
 				}
 				a.emitted = append(a.emitted, e.CommandID)
 			case e.Type == agent.PlanStarted:
