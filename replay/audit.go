@@ -133,11 +133,11 @@ func readRecord(ctx context.Context, record Record, runID string) (*runRecord, e
 	case a.run.Error != nil && a.run.Error.Code == agent.CodeExecutionLost:
 		return nil, errors.New("its execution was lost, so that its end is not its own")
 	}
-	context, err := record.ReplayContext(ctx, runID)
+	recorded, err := record.ReplayContext(ctx, runID)
 	if err != nil {
 		return nil, err
 	}
-	a.fold = context.State
+	a.fold = recorded.State
 	commands, err := record.Commands(ctx, runID)
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func readRecord(ctx context.Context, record Record, runID string) (*runRecord, e
 			continue // an effect inside of a tool is the tool's
 		}
 		row := &agent.CommandRow{RunID: runID, CommandID: c.CommandID, NodeID: c.NodeID, Kind: c.Kind, Tool: c.Tool, Effect: c.Effect,
-			State: c.State, DispatchNo: c.Dispatches, Sequence: c.Sequence, Result: context.CommandResults[c.CommandID], ResultHash: c.ResultHash, Error: c.Error}
+			State: c.State, DispatchNo: c.Dispatches, Sequence: c.Sequence, Result: recorded.CommandResults[c.CommandID], ResultHash: c.ResultHash, Error: c.Error}
 		if slices.Contains(a.fold.InDoubt, c.CommandID) { // what was said of it after the run's end is not part of the run
 			row.State = agent.CommandInDoubt
 		}

@@ -81,9 +81,9 @@ func newStage(a *runRecord, late map[string]bool) *stage {
 	s.env.SetTestTimeout(patience)
 	s.env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: patience})
 	s.env.RegisterWorkflowWithOptions(workflows.AgentExecution, workflow.RegisterOptions{Name: agent.WorkflowName})
-	play(s, agent.CallPlanner, func(in agent.PlannerCall) agent.Call { return in.Call }, agent.PlanCommand, s.plannerReply)
-	play(s, agent.CallModel, func(in agent.ModelCall) agent.Call { return in.Call }, agent.ModelCommand, s.modelReply)
-	play(s, agent.CallTool, func(in agent.ToolCall) agent.Call { return in.Call }, agent.ToolCommand,
+	standIn(s, agent.CallPlanner, func(in agent.PlannerCall) agent.Call { return in.Call }, agent.PlanCommand, s.plannerReply)
+	standIn(s, agent.CallModel, func(in agent.ModelCall) agent.Call { return in.Call }, agent.ModelCommand, s.modelReply)
+	standIn(s, agent.CallTool, func(in agent.ToolCall) agent.Call { return in.Call }, agent.ToolCommand,
 		func(row *agent.CommandRow) (agent.Reply, error) { return activities.ReplyOf(row), nil })
 	observe(s, agent.SettleCommand, s.settle)
 	observe(s, agent.Record, func(agent.RecordCall) (agent.RecordReply, error) { return agent.RecordReply{}, nil })
@@ -161,8 +161,8 @@ func (s *stage) output() (string, error) {
 	return agent.AnswerText(row.Kind, row.Result)
 }
 
-// play stands in for the activity of a command: it waits for the command's turn and answers from the record.
-func play[In, Out any](s *stage, name agent.Activity[In, Out], callOf func(In) agent.Call, kind agent.CommandKind, reply func(*agent.CommandRow) (Out, error)) {
+// standIn takes the place of the activity of a command: it waits for the command's turn and answers from the record.
+func standIn[In, Out any](s *stage, name agent.Activity[In, Out], callOf func(In) agent.Call, kind agent.CommandKind, reply func(*agent.CommandRow) (Out, error)) {
 	fn := func(ctx context.Context, in In) (out Out, err error) {
 		call, token := callOf(in), activity.GetInfo(ctx).TaskToken
 		s.mu.Lock()
@@ -180,7 +180,7 @@ func play[In, Out any](s *stage, name agent.Activity[In, Out], callOf func(In) a
 	s.env.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: string(name)})
 }
 
-// observe stands in for an activity without an effect.
+// observe takes the place of an activity without an effect.
 func observe[In, Out any](s *stage, name agent.Activity[In, Out], fn func(In) (Out, error)) {
 	s.env.RegisterActivityWithOptions(func(_ context.Context, in In) (Out, error) {
 		s.mu.Lock()
