@@ -329,7 +329,9 @@ func (s *side) shown(t require.TestingT) (lines []string) {
 	var ids []string
 	for _, c := range commands {
 		ids = append(ids, c.CommandID)
-		lines = append(lines, fmt.Sprintf("command %s %s %s %s %d %s %d %v %d", c.CommandID, c.Kind, c.Effect, c.State, c.Dispatches, c.ResultHash, c.ResultBytes, c.Error, c.Sequence))
+		word, err := json.Marshal(c.Resolution)
+		require.NoError(t, err)
+		lines = append(lines, fmt.Sprintf("command %s %s %s %s %d %s %d %v %d %s", c.CommandID, c.Kind, c.Effect, c.State, c.Dispatches, c.ResultHash, c.ResultBytes, c.Error, c.Sequence, word))
 	}
 	fenced, err := s.gate.Fenced(ctx, s.run.RunID)
 	require.NoError(t, err)

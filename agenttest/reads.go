@@ -163,7 +163,7 @@ func (r *run) commands() []agent.Command {
 		c := r.rows[id]
 		commands = append(commands, agent.Command{CommandID: id, NodeID: c.NodeID, Kind: c.Kind, Tool: c.Tool, Model: c.model, Effect: c.Effect, State: c.State,
 			Dispatches: c.DispatchNo, InputHash: c.InputHash, Input: c.input, Result: c.Result, ResultHash: c.ResultHash, ResultBytes: int64(len(c.Result)),
-			Error: c.Error, Usage: c.usage, LatencyMS: c.latencyMS, Sequence: c.Sequence, EmittedAt: c.emittedAt, DecidedAt: c.decidedAt})
+			Error: c.Error, Usage: c.usage, LatencyMS: c.latencyMS, Sequence: c.Sequence, EmittedAt: c.emittedAt, DecidedAt: c.decidedAt, Resolution: c.Resolution})
 	}
 	return commands
 }
