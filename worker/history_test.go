@@ -169,6 +169,7 @@ func TestHistories(t *testing.T) {
 			history := s.history(t, run)
 			requireClosed(t, history, c.ends)
 			requireReplays(t, history)
+			s.requireVerifies(t, run)
 			if *update {
 				scrub(history)
 				requireReplays(t, history)
