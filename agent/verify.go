@@ -97,6 +97,12 @@ const (
 	CheckActivity   Check = "activity"   // the ledger holds what an activity told Temporal
 )
 
+// Checks lists every check, in the order above.
+func Checks() []Check {
+	return []Check{CheckNumbers, CheckStart, CheckEnd, CheckEpoch, CheckPlan, CheckCommand, CheckNode, CheckCheckpoint, CheckFold,
+		CheckRow, CheckResult, CheckRun, CheckMessage, CheckChain, CheckActivity}
+}
+
 // Difference is a place where the record contradicts itself, or a witness.
 type Difference struct {
 	Check Check `json:"check"`
