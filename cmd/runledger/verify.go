@@ -58,9 +58,9 @@ func report(out io.Writer, v agent.Verification) {
 	said := map[agent.WitnessStatus]string{
 		agent.WitnessAgrees:        "agrees",
 		agent.WitnessDiffers:       "DIFFERS",
-		agent.WitnessGone:          "a witness is missing: no history",
-		agent.WitnessNotConfigured: "a witness is missing: the API has no TEMPORAL_ADDRESS",
-		agent.WitnessUnreachable:   "a witness is missing: it cannot be reached",
+		agent.WitnessGone:          "a witness is missing, no history is kept",
+		agent.WitnessNotConfigured: "a witness is missing, the API has no TEMPORAL_ADDRESS",
+		agent.WitnessUnreachable:   "a witness is missing, it cannot be reached",
 	}[v.Temporal.Status]
 	fmt.Fprintf(&b, "  Temporal: %s", said)
 	if v.Temporal.Executions > 0 {
