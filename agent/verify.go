@@ -40,6 +40,8 @@ type CommandRecord struct {
 	State      CommandState
 	DispatchNo int
 	Sequence   int64
+	// Unannounced: a doubt was resolved after the run's end; the event follows when the run is reopened.
+	Unannounced bool
 	// ResultHash and ResultBytes are what the row says of its result, StoredHash and StoredBytes what the bytes are, "" when
 	// there are none.
 	ResultHash  string
@@ -84,7 +86,7 @@ const (
 	CheckStart      Check = "start"      // run_started comes first, and once
 	CheckEnd        Check = "end"        // one terminal event per epoch, and nothing after it
 	CheckEpoch      Check = "epoch"      // epochs change at run_reopened, and grow
-	CheckPlan       Check = "plan"       // plan_generated comes before nodes and is the plan of the run's row
+	CheckPlan       Check = "plan"       // plan_started, plan_generated, then nodes; and it is the plan of the run's row
 	CheckCommand    Check = "command"    // emitted before its outcome, committed once, nothing after that
 	CheckNode       Check = "node"       // started, its command committed, finished, once
 	CheckCheckpoint Check = "checkpoint" // node_finished before its checkpoint, one row for each event

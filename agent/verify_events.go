@@ -1,9 +1,6 @@
 package agent
 
-import (
-	"encoding/json"
-	"fmt"
-)
+import "fmt"
 
 // commandStory is what the events say of a command.
 type commandStory struct {
@@ -49,7 +46,7 @@ func (v *verifier) checkOrder() {
 		v.differ(Difference{Check: CheckStart, Sequence: v.Run.StartSequence, Expected: string(RunStarted), Found: "no event of the run"})
 		return
 	}
-	var planned *Event
+	var planning, planned *Event
 	epoch := v.Events[0].Epoch
 	for i := range v.Events {
 		e := &v.Events[i]
@@ -65,7 +62,12 @@ func (v *verifier) checkOrder() {
 			v.ended = nil
 		case RunCompleted, RunFailed, RunCancelled:
 			v.ended = e
+		case PlanStarted:
+			planning = e
 		case PlanGenerated:
+			if planning == nil {
+				v.differAt(CheckPlan, e, "plan_started before it", "none")
+			}
 			planned = e
 		case NodeStarted, NodeFinished, NodeFailed, NodeSkipped:
 			if planned == nil {
@@ -78,16 +80,8 @@ func (v *verifier) checkOrder() {
 		case CommandEmitted, CommandCommitted, CommandFailedType, CommandAbortType, CommandDoubtType, CommandResolved, CommandReopened, AttemptDiscarded:
 			v.walkCommand(e)
 		case PolicyDecided:
-			var d struct {
-				CommandID string `json:"command_id"`
-			}
-			if json.Unmarshal(e.Data, &d) == nil && d.CommandID != "" {
-				v.command(d.CommandID).refused = true
-			}
-			if e.CommandID != "" {
-				v.command(e.CommandID).refused = true
-			}
-		case RunStarted, PlanStarted, PlanRevised, Progress, ApprovalRequested, ApprovalResolved, InputReceived, LimitReachedType,
+			v.command(e.CommandID).refused = true
+		case RunStarted, PlanRevised, Progress, ApprovalRequested, ApprovalResolved, InputReceived, LimitReachedType,
 			RunPaused, RunUnpaused, RunForked, TimerFired, UUIDRecorded, RandomRecorded, HTTPRecorded, MessageAdded:
 		}
 	}

@@ -130,14 +130,17 @@ func (v *verifier) checkCommand(c *CommandRecord, said *commandStory) {
 		}
 		return
 	}
+	if c.Unannounced {
+		if v.ended == nil || said.outcome == nil || said.outcome.Type != CommandDoubtType || c.Sequence != 0 {
+			differ(c.Sequence, "a row that was in doubt at the run's end, since nothing has announced its outcome", found)
+		}
+		return
+	}
 	if !c.decided() {
 		if said.outcome != nil && said.reopened == nil && said.resolved == nil && v.Run.Epoch == said.outcome.Epoch {
 			differ(said.outcome.Sequence, "a row that was decided by "+describe(said.outcome), found)
 		}
 		return
-	}
-	if c.Sequence == 0 && v.ended != nil && (said.outcome == nil || said.outcome.Type == CommandDoubtType) {
-		return // a doubt that was resolved after the end; its event follows when the run is reopened
 	}
 	want := map[CommandState]EventType{CommandFailed: CommandFailedType, CommandAborted: CommandAbortType, CommandInDoubt: CommandDoubtType}[c.State]
 	switch {

@@ -201,8 +201,11 @@ func TestGoodRecordsVerify(t *testing.T) {
 			b.end(0, agent.CommandInDoubt)
 			b.close(agent.Cancelled)
 			row := b.row(nodeID(0))
-			row.State, row.Sequence, row.ResultHash, row.StoredHash = agent.Committed, 0, "h", "h"
+			row.State, row.Sequence, row.Unannounced, row.ResultHash, row.StoredHash = agent.Committed, 0, true, "h", "h"
 			require.True(t, b.verify().OK)
+			row.State = agent.Released // to be tried again
+			require.True(t, b.verify().OK)
+			row.Unannounced = false
 			b.reopen()
 			b.event(agent.CommandResolved, nodeID(0), nodeID(0), resolved("committed"))
 			b.commit(0)
@@ -227,7 +230,8 @@ func TestGoodRecordsVerify(t *testing.T) {
 			b.close(agent.Completed)
 		},
 		"forbidden by the policy": func(b *book) {
-			b.event(agent.PolicyDecided, nodeID(0), "", map[string]string{"command_id": nodeID(0), "decision": "forbid"})
+			b.event(agent.NodeStarted, nodeID(0), "", agent.NodeStartedData{})
+			b.event(agent.PolicyDecided, nodeID(0), nodeID(0), agent.PolicyDecidedData{Decision: "forbid"})
 			b.Commands = append(b.Commands, agent.CommandRecord{CommandID: nodeID(0), NodeID: nodeID(0), State: agent.Fenced})
 			b.end(0, agent.CommandFailed)
 		},
@@ -301,6 +305,13 @@ func TestDifferencesAreNamed(t *testing.T) {
 			b.end(0, agent.CommandFailed)
 			b.row(id).Error = json.RawMessage(`{"code": "X"}`)
 		}, agent.CheckRow, 7},
+		"an outcome nobody announces": {func(b *book) {
+			b.start(0)
+			b.end(0, agent.CommandAborted)
+			b.close(agent.Cancelled)
+			row := b.row(id)
+			row.State, row.Sequence, row.Unannounced, row.ResultHash, row.StoredHash = agent.Committed, 0, true, "h", "h"
+		}, agent.CheckRow, 0},
 		"a failure turned":    {func(b *book) { b.start(0); b.end(0, agent.CommandFailed); b.row(id).State = agent.CommandAborted }, agent.CheckRow, 7},
 		"a failure forgotten": {func(b *book) { b.start(0); b.end(0, agent.CommandFailed); b.row(id).State = agent.Released }, agent.CheckRow, 7},
 		"no message":          {func(b *book) { b.Messages = nil }, agent.CheckMessage, 2},
@@ -357,7 +368,7 @@ func TestWhatAWitnessLeavesOpen(t *testing.T) {
 	v := b.verify()
 	require.True(t, v.OK, "%v", v.Differences)
 	require.Equal(t, agent.Corroborated{Status: agent.WitnessAgrees, Executions: 1, Activities: 3,
-		Detail: "no history of epoch 1; 2 of 3 activities told no chain: they were recorded by an earlier version; the results of 1 activities cannot be read"}, v.Temporal)
+		Detail: "no history of epoch 1; 2 of 3 activities told no chain, as those of an earlier version; the results of 1 activities cannot be read"}, v.Temporal)
 	gone := agent.VerifyRun(&b.RunRecord, agent.Testimony{Absent: agent.WitnessGone, Detail: "why"})
 	require.True(t, gone.OK)
 	require.Equal(t, agent.Corroborated{Status: agent.WitnessGone, Detail: "why"}, gone.Temporal)
@@ -415,8 +426,8 @@ func TestAnyRunVerifiesAndAnyChangeIsFound(t *testing.T) {
 			b.Events[victim].Sequence, b.Events[other].Sequence = b.Events[other].Sequence, b.Events[victim].Sequence
 		} else {
 			switch e.Type {
-			case agent.PlanStarted, agent.NodeFailed:
-				return // nothing but the chain knows of these
+			case agent.NodeFailed:
+				return // nothing but the chain knows of it
 			}
 			b.remove(victim)
 		}

@@ -55,12 +55,12 @@ const (
 	// a hand that knows the ledger covers its tracks.
 	rewriteChain = `UPDATE conversations c SET chain = (SELECT event_chain(decode(repeat('00', 32), 'hex'), event_digest(e) ORDER BY sequence_number)
 		FROM agent_execution_events e WHERE e.conversation_id = c.id) WHERE id = @conversation`
-	// closeUp gives the events behind number 3 the numbers before theirs, in every table. shift makes room for one.
-	closeUp = `UPDATE agent_execution_events SET sequence_number = sequence_number + 1000 WHERE conversation_id = @conversation AND sequence_number > 3;
+	// closeUp gives the events behind number 2 the numbers before theirs, in every table. shift makes room behind number 3.
+	closeUp = `UPDATE agent_execution_events SET sequence_number = sequence_number + 1000 WHERE conversation_id = @conversation AND sequence_number > 2;
 		UPDATE agent_execution_events SET sequence_number = sequence_number - 1001 WHERE conversation_id = @conversation AND sequence_number > 1000;
 		UPDATE execution_checkpoints SET sequence_number = sequence_number - 1, execution_state = jsonb_set(jsonb_set(execution_state,
 			'{sequence_number}', to_jsonb((execution_state ->> 'sequence_number')::int - 1)), '{plan_sequence}', '3') WHERE run_id = @run;
-		UPDATE messages SET sequence_number = sequence_number - 1 WHERE run_id = @run AND sequence_number > 3;
+		UPDATE messages SET sequence_number = sequence_number - 1 WHERE run_id = @run AND sequence_number > 2;
 		UPDATE conversations SET last_sequence = last_sequence - 1 WHERE id = @conversation;
 		UPDATE commands SET sequence_number = sequence_number - 1 WHERE run_id = @run`
 	shift = `UPDATE agent_execution_events SET sequence_number = sequence_number + 1000 WHERE conversation_id = @conversation AND sequence_number > 3;
@@ -136,7 +136,8 @@ func TestTamperingIsFound(t *testing.T) {
 			seen: everywhere(agent.CheckNumbers, 1, "")},
 		{name: "the last event removed", sql: []string{`DELETE FROM agent_execution_events WHERE run_id = @run AND sequence_number = 21`},
 			seen: everywhere(agent.CheckRun, 20, "")},
-		{name: "an event removed and the numbers closed up", sql: []string{`DELETE FROM agent_execution_events WHERE run_id = @run AND sequence_number = 3`, closeUp},
+		{name: "an event removed with its row, and the numbers closed up", sql: []string{`DELETE FROM agent_execution_events WHERE run_id = @run AND sequence_number = 2`,
+			`DELETE FROM messages WHERE run_id = @run AND sequence_number = 2`, closeUp},
 			seen: seen{both: want{agent.CheckActivity, 7, 0, "a"}, alone: want{agent.CheckChain, 20, 1, ""}, rewritten: want{agent.CheckActivity, 7, 0, "a"}}},
 		{name: "an event slipped in", sql: []string{shift, insertEvent("4", "progress")},
 			seen: seen{both: want{agent.CheckActivity, 7, 0, "a"}, alone: want{agent.CheckChain, 22, 1, ""}, rewritten: want{agent.CheckActivity, 7, 0, "a"}}},
