@@ -57,12 +57,12 @@ func (v *verifier) checkEnd(last *Event) {
 		}
 	case RunFailed:
 		var d RunFailedData
-		if decode(*v.ended, &d) != nil || d.Error == nil {
-			v.differAt(CheckRun, v.ended, "an error that can be read", quote(string(v.ended.Data)))
+		if decode(*v.ended, &d) != nil {
+			v.differAt(CheckRun, v.ended, "data that can be read", quote(string(v.ended.Data)))
 			return
 		}
-		if r.Error == nil || plain(r.Error.Error()) != plain(d.Error.Error()) {
-			v.differAt(CheckRun, v.ended, "the error "+quote(d.Error.Error()), shown(r.Error))
+		if !sameError(r.Error, d.Error) {
+			v.differAt(CheckRun, v.ended, "the error "+shown(d.Error), shown(r.Error))
 		}
 	default:
 	}
@@ -158,8 +158,7 @@ func (v *verifier) checkCommand(c *CommandRecord, said *commandStory) {
 func (v *verifier) checkFailure(c *CommandRecord, e *Event) {
 	var event CommandFailedData
 	var row *Error
-	if decode(*e, &event) != nil || json.Unmarshal(c.Error, &row) != nil || event.Error == nil || row == nil ||
-		plain(event.Error.Error()) != plain(row.Error()) {
+	if decode(*e, &event) != nil || json.Unmarshal(c.Error, &row) != nil || !sameError(event.Error, row) {
 		v.differAt(CheckRow, e, "the error "+shown(event.Error), quote(string(c.Error)))
 	}
 }
@@ -268,6 +267,17 @@ func plain(s string) string {
 }
 
 func quote(s string) string { return fmt.Sprintf("%q", Preview(s, maxPreviewBytes)) }
+
+// sameError: an error that was never set reads as none from one place and as an empty one from another.
+func sameError(a, b *Error) bool {
+	if a == nil {
+		a = &Error{}
+	}
+	if b == nil {
+		b = &Error{}
+	}
+	return plain(a.Error()) == plain(b.Error())
+}
 
 func shown(e *Error) string {
 	if e == nil {
