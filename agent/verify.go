@@ -37,6 +37,9 @@ type CommandRecord struct {
 	CommandID  string
 	NodeID     string
 	Kind       CommandKind
+	Tool       string
+	Effect     EffectClass
+	InputHash  string
 	State      CommandState
 	DispatchNo int
 	Sequence   int64

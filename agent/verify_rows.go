@@ -120,6 +120,16 @@ func (v *verifier) checkCommand(c *CommandRecord, said *commandStory) {
 	if c.DispatchNo > 0 && said.emitted == nil {
 		differ(c.Sequence, "command_emitted, since the row was dispatched", "none")
 	}
+	var emitted CommandEmittedData
+	if said.emitted != nil && decode(*said.emitted, &emitted) == nil {
+		want, have := commandOf(emitted.Kind, emitted.Tool, emitted.Effect, emitted.InputHash), commandOf(c.Kind, c.Tool, c.Effect, c.InputHash)
+		if c.DispatchNo > 1 { // the class is the worker's word at each dispatch
+			have = commandOf(c.Kind, c.Tool, emitted.Effect, c.InputHash)
+		}
+		if plain(want) != plain(have) {
+			differ(said.emitted.Sequence, want, have)
+		}
+	}
 	found := fmt.Sprintf("a row that is %s by event %d", c.State, c.Sequence)
 	if said.committed != nil {
 		switch {
@@ -152,6 +162,10 @@ func (v *verifier) checkCommand(c *CommandRecord, said *commandStory) {
 	case c.State == CommandFailed:
 		v.checkFailure(c, said.outcome)
 	}
+}
+
+func commandOf(kind CommandKind, tool string, effect EffectClass, inputHash string) string {
+	return fmt.Sprintf("a %s command, tool %q, %s, input %q", kind, tool, effect, inputHash)
 }
 
 // checkFailure: the row keeps the error that the event shows.

@@ -305,6 +305,9 @@ func TestDifferencesAreNamed(t *testing.T) {
 			b.end(0, agent.CommandFailed)
 			b.row(id).Error = json.RawMessage(`{"code": "X"}`)
 		}, agent.CheckRow, 7},
+		"a row of another tool":  {func(b *book) { done(b); b.row(id).Tool = "x" }, agent.CheckRow, 6},
+		"a row of another class": {func(b *book) { done(b); b.row(id).Effect = agent.External }, agent.CheckRow, 6},
+		"a row of another input": {func(b *book) { done(b); b.row(id).InputHash = "x" }, agent.CheckRow, 6},
 		"an outcome nobody announces": {func(b *book) {
 			b.start(0)
 			b.end(0, agent.CommandAborted)

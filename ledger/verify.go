@@ -54,7 +54,7 @@ func readRecord(ctx context.Context, tx pgx.Tx, runID string, r *agent.RunRecord
 		WHERE run_id = $1 AND conversation_id = $2 ORDER BY sequence_number`, runID, r.Run.ConversationID); err != nil {
 		return fmt.Errorf("events: %w", err)
 	}
-	if r.Commands, err = collect(ctx, tx, scanCommandRecord, `SELECT c.command_id, c.node_id, c.kind, c.state, c.dispatch_no, c.sequence_number,
+	if r.Commands, err = collect(ctx, tx, scanCommandRecord, `SELECT c.command_id, c.node_id, c.kind, c.tool, c.effect_class, c.input_hash, c.state, c.dispatch_no, c.sequence_number,
 			c.unannounced, c.result_hash, c.result_bytes, coalesce(encode(sha256(b.bytes), 'hex'), ''), coalesce(octet_length(b.bytes), 0), c.error
 		FROM commands c LEFT JOIN payloads p ON c.result IS NULL AND p.hash = c.result_hash
 			CROSS JOIN LATERAL (SELECT coalesce(c.result, p.bytes) AS bytes) b
@@ -92,7 +92,7 @@ func scanLink(row pgx.CollectableRow) (agent.Link, error) {
 
 func scanCommandRecord(row pgx.CollectableRow) (agent.CommandRecord, error) {
 	var c agent.CommandRecord
-	err := row.Scan(&c.CommandID, &c.NodeID, &c.Kind, &c.State, &c.DispatchNo, &c.Sequence, &c.Unannounced, &c.ResultHash, &c.ResultBytes,
+	err := row.Scan(&c.CommandID, &c.NodeID, &c.Kind, &c.Tool, &c.Effect, &c.InputHash, &c.State, &c.DispatchNo, &c.Sequence, &c.Unannounced, &c.ResultHash, &c.ResultBytes,
 		&c.StoredHash, &c.StoredBytes, &c.Error)
 	return c, err
 }
