@@ -97,7 +97,7 @@ func (v *verifier) reservations(t Testimony, unchained int) string {
 		open = append(open, "no history of epoch "+strings.Join(missing, ", "))
 	}
 	if unchained > 0 {
-		open = append(open, fmt.Sprintf("%d of %d activities told no chain, as those of an earlier version", unchained, len(t.Statements)))
+		open = append(open, fmt.Sprintf("%d of %d activities told no chain", unchained, len(t.Statements)))
 	}
 	if t.Unread > 0 {
 		open = append(open, fmt.Sprintf("the results of %d activities cannot be read", t.Unread))

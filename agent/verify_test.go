@@ -371,7 +371,7 @@ func TestWhatAWitnessLeavesOpen(t *testing.T) {
 	v := b.verify()
 	require.True(t, v.OK, "%v", v.Differences)
 	require.Equal(t, agent.Corroborated{Status: agent.WitnessAgrees, Executions: 1, Activities: 3,
-		Detail: "no history of epoch 1; 2 of 3 activities told no chain, as those of an earlier version; the results of 1 activities cannot be read"}, v.Temporal)
+		Detail: "no history of epoch 1; 2 of 3 activities told no chain; the results of 1 activities cannot be read"}, v.Temporal)
 	gone := agent.VerifyRun(&b.RunRecord, agent.Testimony{Absent: agent.WitnessGone, Detail: "why"})
 	require.True(t, gone.OK)
 	require.Equal(t, agent.Corroborated{Status: agent.WitnessGone, Detail: "why"}, gone.Temporal)

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -174,4 +175,32 @@ func TestEventDigestKeepsColumnsApart(t *testing.T) {
 	}
 	require.NotEqual(t, digest("a|1|b", ""), digest("a", "b"))
 	require.NotEqual(t, digest("ab", ""), digest("a", "b"))
+}
+
+// A result that stands in the table of payloads is hashed there; a tool that works in the ledger's transaction tells where the
+// log stood like any other.
+func TestVerifyFindsWhatBecameOfALargeResult(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.account(t)
+	run := b.accepted(t, twoStep(t))
+	large, paid := command{run: run, id: "a"}, command{run: run, id: "b", index: 1}
+	b.runs(t, large, `"`+strings.Repeat("x", 100_000)+`"`)
+	no := b.begins(t, paid)
+	decided, err := b.CommitTx(t.Context(), paid.commit(no, ""), paid.withdraw(no, nil))
+	require.NoError(t, err)
+	require.Equal(t, agent.Witness{Head: b.last(t, run), Chain: b.requireChain(t, run)[b.last(t, run)]}, decided.Row.Witness)
+	b.requireVerifies(t, run)
+
+	committed := b.row(t, large).Sequence
+	for _, change := range []string{`UPDATE payloads SET bytes = set_byte(bytes, 50000, 121)`, `DELETE FROM payloads`} {
+		b.exec(t, change)
+		record, err := b.RunRecord(t.Context(), run.RunID)
+		require.NoError(t, err)
+		v := agent.VerifyRun(record, agent.Testimony{Absent: agent.WitnessNotConfigured})
+		require.Len(t, v.Differences, 1, change)
+		require.Equal(t, agent.CheckResult, v.Differences[0].Check)
+		require.Equal(t, committed, v.Differences[0].Sequence)
+		require.Equal(t, "a", v.Differences[0].CommandID)
+	}
 }
