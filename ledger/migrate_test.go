@@ -58,7 +58,7 @@ func TestMigrationGivesOldEventsTheirChain(t *testing.T) {
 	provider, closeDB, err := migrationProvider(url)
 	require.NoError(t, err)
 	defer closeDB()
-	_, err = provider.DownTo(t.Context(), 1)
+	_, err = provider.DownTo(t.Context(), 3)
 	require.NoError(t, err)
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
