@@ -46,6 +46,7 @@ func TestRandomPlans(t *testing.T) {
 			history := s.history(t, run)
 			requireClosed(t, history, events[len(events)-1].Type)
 			requireReplays(t, history)
+			s.requireVerifies(t, run)
 		})
 	}
 }
