@@ -7,6 +7,7 @@ type commandStory struct {
 	emitted   *Event
 	committed *Event
 	hash      string // of command_committed
+	recorded  bool   // as a value, whose one event begins and commits it
 	// outcome is the newest event that gave the command an outcome, nil while it has none.
 	outcome *Event
 	// resolved and reopened are the newest of their kind after outcome.
@@ -77,12 +78,13 @@ func (v *verifier) checkOrder() {
 			v.walkNode(e)
 		case CheckpointSaved:
 			v.walkCheckpoint(e)
-		case CommandEmitted, CommandCommitted, CommandFailedType, CommandAbortType, CommandDoubtType, CommandResolved, CommandReopened, AttemptDiscarded:
+		case CommandEmitted, CommandCommitted, CommandFailedType, CommandAbortType, CommandDoubtType, CommandResolved, CommandReopened, AttemptDiscarded,
+			TimerFired, UUIDRecorded, RandomRecorded, HTTPRecorded:
 			v.walkCommand(e)
 		case PolicyDecided:
 			v.command(e.CommandID).refused = true
 		case RunStarted, PlanRevised, Progress, ApprovalRequested, ApprovalResolved, InputReceived, LimitReachedType,
-			RunPaused, RunUnpaused, RunForked, TimerFired, UUIDRecorded, RandomRecorded, HTTPRecorded, MessageAdded:
+			RunPaused, RunUnpaused, RunForked, MessageAdded:
 		}
 	}
 	for _, n := range v.nodes {
@@ -187,9 +189,18 @@ func (v *verifier) walkCommand(e *Event) {
 		c.resolved = e
 	case CommandReopened:
 		c.reopened = e
-	case AttemptDiscarded:
+	case AttemptDiscarded, HTTPRecorded:
 		if c.emitted == nil {
 			v.differAt(CheckCommand, e, "command_emitted before it", "none")
+		}
+	case TimerFired, UUIDRecorded, RandomRecorded:
+		if c.emitted != nil {
+			v.differAt(CheckCommand, e, "an outcome of what was emitted", describe(e))
+		}
+		c.committed, c.outcome, c.recorded = e, e, true
+		var d ValueRecordedData
+		if decode(*e, &d) == nil {
+			c.hash = d.Hash
 		}
 	default:
 	}

@@ -103,7 +103,7 @@ func (v *verifier) checkCommands() {
 	for i := range v.Events {
 		e := &v.Events[i]
 		switch e.Type {
-		case CommandEmitted, CommandCommitted:
+		case CommandEmitted, CommandCommitted, TimerFired, UUIDRecorded, RandomRecorded:
 			if v.rows[e.CommandID] == nil && !missed[e.CommandID] {
 				v.differAt(CheckRow, e, "a row of command "+e.CommandID, "none")
 				missed[e.CommandID] = true
@@ -117,7 +117,7 @@ func (v *verifier) checkCommand(c *CommandRecord, said *commandStory) {
 	differ := func(sequence int64, expected, found string) {
 		v.differ(Difference{Check: CheckRow, Sequence: sequence, NodeID: c.NodeID, CommandID: c.CommandID, Expected: expected, Found: found})
 	}
-	if c.DispatchNo > 0 && said.emitted == nil {
+	if c.DispatchNo > 0 && said.emitted == nil && !said.recorded {
 		differ(c.Sequence, "command_emitted, since the row was dispatched", "none")
 	}
 	var emitted CommandEmittedData
@@ -136,7 +136,7 @@ func (v *verifier) checkCommand(c *CommandRecord, said *commandStory) {
 		case c.State != Committed || c.Sequence != said.committed.Sequence:
 			differ(said.committed.Sequence, fmt.Sprintf("a row that is committed by event %d", said.committed.Sequence), found)
 		case c.ResultHash != said.hash:
-			differ(said.committed.Sequence, "result_hash "+quote(said.hash)+", as command_committed says", quote(c.ResultHash))
+			differ(said.committed.Sequence, "result_hash "+quote(said.hash)+", as its event says", quote(c.ResultHash))
 		}
 		return
 	}

@@ -117,7 +117,7 @@ func (v *verifier) checkStatement(s Statement) {
 	var want []EventType
 	switch {
 	case s.Outcome == OutcomeCommitted:
-		want = []EventType{CommandCommitted}
+		want = []EventType{CommandCommitted, TimerFired, UUIDRecorded, RandomRecorded}
 	case s.Outcome == OutcomeFailed:
 		want = []EventType{CommandFailedType, CommandResolved}
 	case s.Outcome == OutcomeAborted:

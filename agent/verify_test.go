@@ -153,6 +153,15 @@ func (b *book) close(status agent.Status) {
 		Witness: agent.Witness{Head: b.Last, Chain: b.Chain}})
 }
 
+// value records a value under a command of its own.
+func (b *book) value(id string) {
+	b.Commands = append(b.Commands, agent.CommandRecord{CommandID: id, NodeID: nodeID(0), Kind: agent.NowCommand, Effect: agent.Deterministic, InputHash: "now",
+		State: agent.Committed, DispatchNo: 1, ResultHash: "h", StoredHash: "h"})
+	n := b.event(agent.TimerFired, nodeID(0), id, agent.ValueRecordedData{Kind: agent.NowCommand, Value: json.RawMessage("7"), Hash: "h"})
+	b.row(id).Sequence = n
+	b.tell("RecordEffect", id, agent.OutcomeCommitted, n, "h", 0)
+}
+
 // reopen begins another epoch.
 func (b *book) reopen() {
 	b.Run.Epoch++
@@ -228,6 +237,12 @@ func TestGoodRecordsVerify(t *testing.T) {
 			b.event(agent.CommandReopened, nodeID(0), nodeID(0), struct{}{})
 			b.commit(0)
 			b.close(agent.Completed)
+		},
+		"a recorded value": func(b *book) {
+			b.start(0)
+			b.event(agent.AttemptDiscarded, nodeID(0), nodeID(0), struct{}{})
+			b.value("n0/at")
+			b.commit(0)
 		},
 		"forbidden by the policy": func(b *book) {
 			b.event(agent.NodeStarted, nodeID(0), "", agent.NodeStartedData{})
@@ -305,6 +320,11 @@ func TestDifferencesAreNamed(t *testing.T) {
 			b.end(0, agent.CommandFailed)
 			b.row(id).Error = json.RawMessage(`{"code": "X"}`)
 		}, agent.CheckRow, 7},
+		"a value recorded twice": {func(b *book) { b.value("v"); b.event(agent.TimerFired, id, "v", agent.ValueRecordedData{}) }, agent.CheckCommand, 6},
+		"a value of a call":      {func(b *book) { b.start(0); b.event(agent.TimerFired, id, id, agent.ValueRecordedData{}) }, agent.CheckCommand, 7},
+		"a value without a row":  {func(b *book) { b.event(agent.TimerFired, id, "v", agent.ValueRecordedData{}) }, agent.CheckRow, 5},
+		"a value of another":     {func(b *book) { b.value("v"); b.row("v").StoredHash = "x" }, agent.CheckResult, 5},
+		"an http exchange alone": {func(b *book) { b.event(agent.HTTPRecorded, id, "v", struct{}{}) }, agent.CheckCommand, 5},
 		"a row of another tool":  {func(b *book) { done(b); b.row(id).Tool = "x" }, agent.CheckRow, 6},
 		"a row of another class": {func(b *book) { done(b); b.row(id).Effect = agent.External }, agent.CheckRow, 6},
 		"a row of another input": {func(b *book) { done(b); b.row(id).InputHash = "x" }, agent.CheckRow, 6},

@@ -2,6 +2,9 @@ package verify
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -149,11 +152,17 @@ func (h *hearing) state(s agent.Statement, result *commonpb.Payloads) {
 		Sequence int64         `json:"sequence_number"`
 		Hash     string        `json:"hash"`
 		Bytes    int64         `json:"bytes"`
+		// Value is the whole of a recorded value, in the place of a hash.
+		Value json.RawMessage `json:"value"`
 		agent.Witness
 	}
 	if !read(result, &told) {
 		h.Unread++
 		return
+	}
+	if told.Value != nil {
+		sum := sha256.Sum256(told.Value)
+		told.Outcome, told.Hash, told.Bytes = agent.OutcomeCommitted, hex.EncodeToString(sum[:]), int64(len(told.Value))
 	}
 	s.Outcome, s.Status, s.Sequence, s.Hash, s.Bytes, s.Witness = told.Outcome, told.Status, told.Sequence, told.Hash, told.Bytes, told.Witness
 	h.Statements = append(h.Statements, s)
