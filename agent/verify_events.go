@@ -163,7 +163,9 @@ func (v *verifier) walkCommand(e *Event) {
 		if c.emitted != nil && c.reopened == nil && c.resolved == nil && c.emitted.Epoch == e.Epoch {
 			v.differAt(CheckCommand, e, "the command to be emitted once", describe(e)+" after "+describe(c.emitted))
 		}
-		if e.NodeID != "" && e.NodeID != PlanNodeID && v.node(e.NodeID).started == nil {
+		// Effects of a workflow's own code stand under its node's name, and nothing has to start them.
+		_, inner := OwnerCommandID(e.CommandID)
+		if !inner && e.NodeID != PlanNodeID && v.node(e.NodeID).started == nil {
 			v.differAt(CheckNode, e, "node_started before it", "none")
 		}
 		c.emitted, c.outcome = e, nil

@@ -238,6 +238,10 @@ func TestGoodRecordsVerify(t *testing.T) {
 			b.commit(0)
 			b.close(agent.Completed)
 		},
+		"an effect of a workflow's code": func(b *book) {
+			b.Commands = append(b.Commands, agent.CommandRecord{CommandID: "n0/pay", NodeID: nodeID(0), State: agent.Dispatched, DispatchNo: 1})
+			b.event(agent.CommandEmitted, nodeID(0), "n0/pay", agent.CommandEmittedData{})
+		},
 		"a recorded value": func(b *book) {
 			b.start(0)
 			b.event(agent.AttemptDiscarded, nodeID(0), nodeID(0), struct{}{})
