@@ -13,7 +13,7 @@ const previewBytes = 120
 
 // ReplyOf tells the workflow what the record says of a command.
 func ReplyOf(row *agent.CommandRow) agent.Reply {
-	reply := agent.Reply{Sequence: row.Sequence, DispatchNo: row.DispatchNo, Error: row.Error}
+	reply := agent.Reply{Sequence: row.Sequence, DispatchNo: row.DispatchNo, Error: row.Error, Witness: row.Witness}
 	switch row.State {
 	case agent.Committed:
 		reply.Outcome, reply.Error = agent.OutcomeCommitted, nil

@@ -50,6 +50,15 @@ type RunInput struct {
 type RunOutput struct {
 	Status   Status `json:"status"`
 	Sequence int64  `json:"sequence_number"`
+	Witness
+}
+
+// Witness says where a conversation's log stood when a transaction had been written. Activities tell it to Temporal, whose
+// history then testifies to every event up to there, whoever wrote it.
+type Witness struct {
+	// Head is the number of the last event, Chain the conversation's hash chain after it, in hexadecimal.
+	Head  int64  `json:"head,omitempty"`
+	Chain string `json:"chain,omitempty"`
 }
 
 // Fact is something that only the workflow knows on its way to the ledger. Facts of one execution are numbered from 1
@@ -131,6 +140,7 @@ type Reply struct {
 	Bytes    int    `json:"bytes,omitempty"`
 	Preview  string `json:"preview,omitempty"`
 	Error    *Error `json:"error,omitempty"`
+	Witness
 }
 
 // ToolRequest is a tool call that a model's turn asks for, as far as the workflow has to know it.
@@ -162,6 +172,7 @@ type RecordCall struct {
 // RecordReply acknowledges facts.
 type RecordReply struct {
 	Sequence int64 `json:"sequence_number"`
+	Witness
 }
 
 // SettleCall asks what became of a command whose activity ended in an error.
@@ -194,6 +205,7 @@ type FinishCall struct {
 type FinishReply struct {
 	Status   Status `json:"status"`
 	Sequence int64  `json:"sequence_number"`
+	Witness
 }
 
 // The signals of a run, each with an Intent.

@@ -38,6 +38,8 @@ type CommandRow struct {
 	Error      *Error
 	// Resolution is what was last said of the command while it was in doubt, nil for nothing.
 	Resolution *CommandResolvedData
+	// Witness is where the log stood after the transaction that gave the row.
+	Witness
 }
 
 // Verdict is what the gate lets a dispatch do.

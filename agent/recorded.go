@@ -21,6 +21,7 @@ type EffectReply struct {
 	Value json.RawMessage `json:"value"`
 	// Sequence is the number of the event that recorded it.
 	Sequence int64 `json:"sequence_number"`
+	Witness
 }
 
 // HTTPCall asks for one HTTP request of workflow code.

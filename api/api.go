@@ -22,6 +22,8 @@ type Config struct {
 	Agents []agent.Blueprint
 	// CheckArguments makes the check of tool arguments in plans, for the tools of an agent.
 	CheckArguments func(tools []agent.ToolRef) (agent.CheckArguments, error)
+	// Verifier verifies runs, with Temporal as the second witness. Without one the ledger's own side is all there is.
+	Verifier Verifier
 	// Owner says whose request it is. Everybody is "local" unless set.
 	Owner func(*http.Request) string
 	// AnyHost accepts requests whatever name they were sent to. Leave it off where callers are not authenticated: the Host
@@ -129,6 +131,7 @@ func (a *API) routes() *chi.Mux {
 			root + "/runs/{run_id}/checkpoints":                        a.getCheckpoints,
 			root + "/runs/{run_id}/replay-context":                     a.getReplayContext,
 			root + "/runs/{run_id}/trace":                              a.getTrace,
+			root + "/runs/{run_id}/verify":                             a.getVerification,
 			root + "/conversations":                                    a.getConversations,
 			root + "/conversations/{conversation_id}":                  a.getConversation,
 			root + "/conversations/{conversation_id}/execution-status": a.getExecutionStatus,

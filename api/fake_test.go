@@ -231,6 +231,19 @@ func (l *fakeLedger) RunPlan(_ context.Context, runID string) (*agent.Plan, erro
 	return l.runs[runID].plan, nil
 }
 
+// RunRecord is what there is of a run, without a chain.
+func (l *fakeLedger) RunRecord(ctx context.Context, runID string) (*agent.RunRecord, error) {
+	r := &agent.RunRecord{Run: l.runs[runID].Run}
+	var err error
+	if r.Events, err = l.Events(ctx, agent.LogScope{ConversationID: r.Run.ConversationID, RunID: runID}, 0, 1000); err != nil {
+		return nil, err
+	}
+	for _, e := range r.Events {
+		r.Log, r.Last = append(r.Log, agent.Link{Sequence: e.Sequence}), e.Sequence
+	}
+	return r, nil
+}
+
 func (l *fakeLedger) ReplayContext(ctx context.Context, runID string) (*agent.ReplayContext, error) {
 	events, err := l.Events(ctx, agent.LogScope{ConversationID: l.runs[runID].ConversationID, RunID: runID}, 0, 1000)
 	if err != nil {

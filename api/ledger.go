@@ -38,6 +38,14 @@ type RunReader interface {
 	RunPlan(ctx context.Context, runID string) (*agent.Plan, error)
 	// ReplayContext folds a run's events.
 	ReplayContext(ctx context.Context, runID string) (*agent.ReplayContext, error)
+	// RunRecord gives all that is on record of a run, as of one moment.
+	RunRecord(ctx context.Context, runID string) (*agent.RunRecord, error)
+}
+
+// Verifier holds what is on record of a run against its own rules and against a second witness. It is asked only for runs
+// that an owner's lookup has found before.
+type Verifier interface {
+	Verify(ctx context.Context, runID string) (agent.Verification, error)
 }
 
 // CommandReader reads what a run did.

@@ -35,11 +35,15 @@ func TestRoutesAreThoseOfTheSpecification(t *testing.T) {
 
 // enum gives the values that a schema of the specification allows.
 func (b *bench) enum(schema string) []string {
-	var values []string
-	for _, v := range b.spec.Components.Schemas[schema].Value.Enum {
-		values = append(values, v.(string))
+	return values(b.spec.Components.Schemas[schema].Value.Enum)
+}
+
+func values(enum []any) []string {
+	var texts []string
+	for _, v := range enum {
+		texts = append(texts, v.(string))
 	}
-	return values
+	return texts
 }
 
 func TestVocabularyIsThatOfTheSpecification(t *testing.T) {
@@ -63,6 +67,11 @@ func TestVocabularyIsThatOfTheSpecification(t *testing.T) {
 		want = append(want, string(s))
 	}
 	require.ElementsMatch(t, want, b.enum("Status"))
+	var checks []string
+	for _, c := range agent.Checks() {
+		checks = append(checks, string(c))
+	}
+	require.Equal(t, checks, values(b.spec.Components.Schemas["Difference"].Value.Properties["check"].Value.Enum))
 	var profiles []string
 	for _, p := range sse.Profiles() {
 		profiles = append(profiles, p.Name)

@@ -240,6 +240,26 @@ func (a *API) getReplayContext(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, rc)
 }
 
+// getVerification answers 200 whatever was found: that the record has been changed is what was asked for.
+func (a *API) getVerification(w http.ResponseWriter, r *http.Request) error {
+	run, err := a.run(r)
+	if err != nil {
+		return err
+	}
+	if a.cfg.Verifier != nil {
+		verification, err := a.cfg.Verifier.Verify(r.Context(), run.RunID)
+		if err != nil {
+			return err
+		}
+		return writeJSON(w, http.StatusOK, verification)
+	}
+	record, err := a.cfg.Ledger.RunRecord(r.Context(), run.RunID)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, agent.VerifyRun(record, agent.Testimony{Absent: agent.WitnessNotConfigured}))
+}
+
 func (a *API) getConversations(w http.ResponseWriter, r *http.Request) error {
 	limit, err := readLimit(r, 50, 500)
 	if err != nil {

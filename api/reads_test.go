@@ -1,7 +1,9 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -406,6 +408,47 @@ func TestCheckpointsAndReplayContext(t *testing.T) {
 	require.Contains(t, b.do("GET", "/api/v1/agent/runs/"+run.RunID+"/checkpoints", "").Body.String(), `"checkpoint_type":"node_boundary"`)
 	rc := document[agent.ReplayContext](t, b.do("GET", "/api/v1/agent/runs/"+run.RunID+"/replay-context", ""))
 	require.Equal(t, []string{"plan", "sum", "say"}, rc.CompletedCommandIDs)
+}
+
+// verified answers for one run and has no word for another.
+type verified map[string]agent.Verification
+
+func (v verified) Verify(_ context.Context, runID string) (agent.Verification, error) {
+	found, ok := v[runID]
+	if !ok {
+		return found, errors.New("the ledger fell over")
+	}
+	return found, nil
+}
+
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	told := verified{}
+	b := newBench(t, func(c *Config) { c.Verifier = told })
+	run := history(b)
+	path := "/api/v1/agent/runs/" + run.RunID + "/verify"
+	told[run.RunID] = agent.Verification{RunID: run.RunID, Checked: agent.Checked{Events: 12, Commands: 3, Checkpoints: 2, Results: 3, Activities: 4},
+		Differences: []agent.Difference{
+			{Check: agent.CheckResult, Sequence: 7, NodeID: "a", CommandID: "a", Expected: "one hash", Found: "another"},
+			{Check: agent.CheckChain, From: 4, Sequence: 9, Activity: "CallTool at event 8", Expected: "one chain", Found: "another"}},
+		Temporal: agent.Corroborated{Status: agent.WitnessDiffers, Executions: 1, Activities: 4}}
+	w := b.do("GET", path, "")
+	require.Equal(t, 200, w.Code)
+	require.Equal(t, told[run.RunID], document[agent.Verification](t, w))
+	require.Equal(t, 404, b.do("GET", "/api/v1/agent/runs/"+b.ledger.seed(t, "stranger", "").RunID+"/verify", "").Code)
+	delete(told, run.RunID)
+	require.Equal(t, 500, b.do("GET", path, "").Code)
+}
+
+func TestVerifyWithoutAVerifier(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	run := history(b)
+	v := document[agent.Verification](t, b.do("GET", "/api/v1/agent/runs/"+run.RunID+"/verify", ""))
+	require.Equal(t, agent.WitnessNotConfigured, v.Temporal.Status)
+	require.Positive(t, v.Checked.Events)
+	require.False(t, v.OK, "the fake holds no rows beside the events")
+	require.NotEmpty(t, v.Differences)
 }
 
 func TestCancel(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 // its command, COMMAND_MISMATCH when the command is on record as something else; anything else is a failure of the database.
 func (l *Ledger) RecordEffect(ctx context.Context, v agent.NewValue) (agent.EffectReply, error) {
 	var reply agent.EffectReply
-	scope := txnScope{runID: v.RunID, epoch: v.Epoch, commandID: v.CommandID, facts: v.Facts}
+	scope := txnScope{runID: v.RunID, epoch: v.Epoch, commandID: v.CommandID, facts: v.Facts, witness: &reply.Witness}
 	err := l.write(ctx, scope, func(t *txn) error {
 		if t.run.status.Terminal() {
 			return t.ended()

@@ -14,7 +14,7 @@ import (
 // Record writes the facts of an execution that no command carries, and where the run stands when that has changed.
 func (l *Ledger) Record(ctx context.Context, call agent.RecordCall) (agent.RecordReply, error) {
 	var reply agent.RecordReply
-	scope := txnScope{runID: call.RunID, epoch: call.Epoch, facts: call.Facts, changesRun: call.Status != ""}
+	scope := txnScope{runID: call.RunID, epoch: call.Epoch, facts: call.Facts, changesRun: call.Status != "", witness: &reply.Witness}
 	err := l.write(ctx, scope, func(t *txn) error {
 		reply.Sequence = t.last
 		if call.Status != "" && !t.run.status.Terminal() && t.run.status != agent.Cancelling {
@@ -34,7 +34,7 @@ func (l *Ledger) Record(ctx context.Context, call agent.RecordCall) (agent.Recor
 // fenced, so that the given-up schedule can do nothing later, and may be scheduled again; one that was dispatched fails, or
 // is aborted when the run is being cancelled, or is in doubt when it is external.
 func (l *Ledger) Settle(ctx context.Context, call agent.SettleCall) (agent.CommandRow, error) {
-	var row agent.CommandRow
+	var row *agent.CommandRow
 	scope := txnScope{runID: call.RunID, epoch: call.Epoch, commandID: call.CommandID, facts: call.Facts}
 	err := l.write(ctx, scope, func(t *txn) error {
 		if t.run.status.Terminal() {
@@ -47,13 +47,13 @@ func (l *Ledger) Settle(ctx context.Context, call agent.SettleCall) (agent.Comma
 				return err
 			}
 		}
-		row = *t.command
+		row = t.command
 		return nil
 	})
 	if err != nil {
 		return agent.CommandRow{}, fmt.Errorf("settle command %s of run %s: %w", call.CommandID, call.RunID, err)
 	}
-	return row, nil
+	return *row, nil
 }
 
 func (t *txn) settle(call agent.SettleCall) error {
@@ -97,7 +97,7 @@ func (t *txn) settle(call agent.SettleCall) error {
 // event, and sets the status, in one transaction. A second call for the same epoch tells what the first one wrote.
 func (l *Ledger) Finish(ctx context.Context, call agent.FinishCall) (agent.FinishReply, error) {
 	var reply agent.FinishReply
-	scope := txnScope{runID: call.RunID, epoch: call.Epoch, facts: call.Facts, changesRun: true}
+	scope := txnScope{runID: call.RunID, epoch: call.Epoch, facts: call.Facts, changesRun: true, witness: &reply.Witness}
 	err := l.write(ctx, scope, func(t *txn) error {
 		if t.run.status.Terminal() {
 			reply.Status = t.run.status

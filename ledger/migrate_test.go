@@ -51,6 +51,38 @@ func TestMigrationsUpDownUp(t *testing.T) {
 	require.Zero(t, applied)
 }
 
+// A log from before the chain gets the chain that it would have.
+func TestMigrationGivesOldEventsTheirChain(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	provider, closeDB, err := migrationProvider(url)
+	require.NoError(t, err)
+	defer closeDB()
+	_, err = provider.DownTo(t.Context(), 3)
+	require.NoError(t, err)
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	for _, statement := range []string{
+		`INSERT INTO conversations (id, owner, last_sequence) SELECT gen_random_uuid(), 'me', n FROM generate_series(0, 3) n`,
+		`INSERT INTO agent_execution_events (conversation_id, message_id, run_id, root_run_id, epoch, sequence_number, event_type, event_data)
+			SELECT c.id, c.id, c.id, c.id, 1, n, 'progress', jsonb_build_object('n', n) FROM conversations c, generate_series(1, c.last_sequence) n ORDER BY n DESC`,
+	} {
+		_, err = conn.Exec(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	_, err = Migrate(t.Context(), url)
+	require.NoError(t, err)
+	var wrong int
+	require.NoError(t, conn.QueryRow(t.Context(), `WITH RECURSIVE chained AS (
+			SELECT id, 0::bigint AS n, decode(repeat('00', 32), 'hex') AS chain FROM conversations
+			UNION ALL
+			SELECT c.id, e.sequence_number, sha256(c.chain || event_digest(e)) FROM chained c
+				JOIN agent_execution_events e ON e.conversation_id = c.id AND e.sequence_number = c.n + 1)
+		SELECT count(*) FROM conversations v JOIN chained c ON c.id = v.id AND c.n = v.last_sequence WHERE c.chain <> v.chain`).Scan(&wrong))
+	require.Zero(t, wrong)
+}
+
 // Processes that start at once wait for one another.
 func TestMigrateAtOnce(t *testing.T) {
 	t.Parallel()

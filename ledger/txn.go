@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ type txn struct {
 	run     runHead
 	command *agent.CommandRow // nil when there is none
 	last    int64             // the conversation's last number, counted on as events are appended
+	chain   []byte            // the conversation's chain at its opening, and with the new events once they are written
 	state   agent.State       // only when opened withState
 
 	newEvents []agent.Event
@@ -57,6 +59,8 @@ type txnScope struct {
 	begun bool
 	// changesRun takes the stronger lock on the run's row at once. Two transactions that upgrade would deadlock.
 	changesRun bool
+	// witness, if set, is where the log stands once the transaction is written.
+	witness *agent.Witness
 }
 
 // write runs one transaction: open, decide, write, commit. When decide returns an error nothing is
@@ -79,14 +83,25 @@ func (l *Ledger) write(ctx context.Context, scope txnScope, decide func(*txn) er
 	}
 	l.goesOn(ctx, t, scope.epoch)
 	t.tell(l.notifier)
+	if scope.witness != nil {
+		*scope.witness = t.witness()
+	}
 	return nil
 }
 
-// tell wakes those who wait for what a transaction has written.
+// tell wakes those who wait for what a transaction has written, and lets its command say where the log stands now.
 func (t *txn) tell(n *notifier) {
 	if len(t.newEvents) > 0 || t.intent {
 		n.news(t.run.conversationID, t.intent)
 	}
+	if t.command != nil {
+		t.command.Witness = t.witness()
+	}
+}
+
+// witness says where the log stood when the transaction was written.
+func (t *txn) witness() agent.Witness {
+	return agent.Witness{Head: t.last, Chain: hex.EncodeToString(t.chain)}
 }
 
 // undoTimeout bounds the rollback of a transaction; after it the connection is closed.
@@ -116,7 +131,7 @@ const (
 	runHeadColumns = `SELECT run_id, conversation_id, root_run_id, message_id, epoch,
 			CASE status WHEN 'stuck' THEN coalesce(status_before, 'running') ELSE status END, status = 'stuck'
 		FROM agent_executions WHERE run_id = $1 `
-	lockCounter = `SELECT last_sequence, clock_timestamp() FROM conversations
+	lockCounter = `SELECT last_sequence, chain, clock_timestamp() FROM conversations
 		WHERE id = (SELECT conversation_id FROM agent_executions WHERE run_id = $1) FOR NO KEY UPDATE`
 	latestState = `SELECT execution_state FROM execution_checkpoints WHERE run_id = $1 ORDER BY sequence_number DESC LIMIT 1`
 	eventsSince = `SELECT ` + eventColumns + ` FROM agent_execution_events WHERE run_id = $1 AND sequence_number >
@@ -134,7 +149,7 @@ func (t *txn) open(ctx context.Context, scope txnScope) error {
 		runLock = "FOR NO KEY UPDATE"
 	}
 	batch.Queue(runHeadColumns+runLock, scope.runID).QueryRow(t.scanHead(scope.runID))
-	batch.Queue(lockCounter, scope.runID).QueryRow(func(row pgx.Row) error { return row.Scan(&t.last, &t.now) })
+	batch.Queue(lockCounter, scope.runID).QueryRow(func(row pgx.Row) error { return row.Scan(&t.last, &t.chain, &t.now) })
 	if scope.commandID != "" {
 		// After the counter, not before: a row that does not exist yet cannot be locked, so two that begin a command at once
 		// would both find it new; and a statement that waits for a lock reads other tables, here the payloads, as they stood
@@ -279,7 +294,7 @@ func (t *txn) message(m *agent.Message) error {
 	return nil
 }
 
-// queueEvents queues the new events, and the counter behind them.
+// queueEvents queues the new events, and the counter and the chain behind them.
 func (t *txn) queueEvents() {
 	if n := len(t.newEvents); n > 0 {
 		types, data := make([]string, n), make([]string, n)
@@ -291,14 +306,19 @@ func (t *txn) queueEvents() {
 				facts[i] = &t.factNos[i]
 			}
 		}
-		t.writes.Queue(`INSERT INTO agent_execution_events (conversation_id, message_id, run_id, root_run_id, epoch, created_at,
-				sequence_number, event_type, event_data, node_id, command_id, attempt, fact_no)
-			SELECT $1, $2, $3, $4, $5, $6, $7 + ord, typ, doc::jsonb, node, command, attempt, fact
-			FROM unnest($8::text[], $9::text[], $10::text[], $11::text[], $12::int[], $13::int[])
-				WITH ORDINALITY AS e (typ, doc, node, command, attempt, fact, ord)`,
+		t.writes.Queue(`WITH added AS (
+				INSERT INTO agent_execution_events (conversation_id, message_id, run_id, root_run_id, epoch, created_at,
+					sequence_number, event_type, event_data, node_id, command_id, attempt, fact_no)
+				SELECT $1, $2, $3, $4, $5, $6, $7 + ord, typ, doc::jsonb, node, command, attempt, fact
+				FROM unnest($8::text[], $9::text[], $10::text[], $11::text[], $12::int[], $13::int[])
+					WITH ORDINALITY AS e (typ, doc, node, command, attempt, fact, ord)
+				RETURNING sequence_number, event_digest(agent_execution_events) AS digest)
+			UPDATE conversations SET last_sequence = $14, updated_at = $6,
+				chain = (SELECT event_chain(chain, digest ORDER BY sequence_number) FROM added)
+			WHERE id = $1 RETURNING chain`,
 			t.run.conversationID, t.run.messageID, t.run.runID, t.run.rootRunID, t.run.epoch, t.now, t.last-int64(n),
-			types, data, nodes, commands, attempts, facts)
-		t.writes.Queue(`UPDATE conversations SET last_sequence = $2, updated_at = $3 WHERE id = $1`, t.run.conversationID, t.last, t.now)
+			types, data, nodes, commands, attempts, facts, t.last).
+			QueryRow(func(row pgx.Row) error { return row.Scan(&t.chain) })
 	}
 }
 

@@ -170,6 +170,7 @@ func TestHistories(t *testing.T) {
 			requireClosed(t, history, c.ends)
 			requireReplays(t, history)
 			requireAudits(t, s, run)
+			s.requireVerifies(t, run)
 			if *update {
 				scrub(history)
 				requireReplays(t, history)

@@ -161,12 +161,18 @@ func (s *stack) accept(t testing.TB, mode agent.Mode, input string, plan *agent.
 
 func (s *stack) acceptWith(t testing.TB, mode agent.Mode, input string, plan *agent.Plan, policy *agent.Policy) agent.Run {
 	t.Helper()
+	return s.acceptBy(t, mode, input, plan, func(a *agent.Acceptance) { a.Run.Definition.Policy = policy })
+}
+
+// acceptBy is accept with something of it changed.
+func (s *stack) acceptBy(t testing.TB, mode agent.Mode, input string, plan *agent.Plan, change func(*agent.Acceptance)) agent.Run {
+	t.Helper()
 	id := func() string { return uuid.Must(uuid.NewV7()).String() }
 	a := agent.Acceptance{Owner: "local", NewConversation: true, Run: agent.Run{RunID: id(), ConversationID: id(), MessageID: id(),
 		RequestID: id(), Epoch: 1, Input: input}}
 	a.Run.RootRunID = a.Run.RunID
 	var err error
-	a.Run.Definition, err = agent.Blueprint{Name: "default", Mode: mode, Model: agent.ModelRef{Name: "default"}, Tools: []string{"*"}, Limits: s.limits, Policy: policy}.Resolve(s.tools.Refs())
+	a.Run.Definition, err = agent.Blueprint{Name: "default", Mode: mode, Model: agent.ModelRef{Name: "default"}, Tools: []string{"*"}, Limits: s.limits}.Resolve(s.tools.Refs())
 	require.NoError(t, err)
 	switch {
 	case mode == agent.ModeReact:
@@ -178,6 +184,7 @@ func (s *stack) acceptWith(t testing.TB, mode agent.Mode, input string, plan *ag
 		require.NoError(t, err)
 		a.PlanSource = "caller"
 	}
+	change(&a)
 	run, created, err := s.ledger.Accept(t.Context(), a)
 	require.NoError(t, err)
 	require.True(t, created)

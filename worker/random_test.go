@@ -47,6 +47,7 @@ func TestRandomPlans(t *testing.T) {
 			requireClosed(t, history, events[len(events)-1].Type)
 			requireReplays(t, history)
 			requireAudits(t, s, run)
+			s.requireVerifies(t, run)
 		})
 	}
 }

@@ -125,6 +125,15 @@ func Run(ctx context.Context, cfg Config) error {
 	return err
 }
 
+// DialLazy makes a client that connects when it is first used, for a process that has to come up while Temporal is away.
+func DialLazy(address, namespace string, logger *slog.Logger) (client.Client, error) {
+	c, err := client.NewLazyClient(client.Options{HostPort: address, Namespace: namespace, Logger: log.NewStructuredLogger(logger)})
+	if err != nil {
+		return nil, fmt.Errorf("client of Temporal at %s: %w", address, err)
+	}
+	return c, nil
+}
+
 // Dial connects to Temporal with the logger that the worker uses.
 func Dial(ctx context.Context, address, namespace string, logger *slog.Logger) (client.Client, error) {
 	c, err := client.DialContext(ctx, client.Options{HostPort: address, Namespace: namespace, Logger: log.NewStructuredLogger(logger)})

@@ -66,6 +66,11 @@ func (c *devCmd) Run(ctx context.Context, log *slog.Logger) (err error) {
 		return err
 	}
 	defer store.Close()
+	verifier, closeVerifier, err := newVerifier(store, stack.TemporalAddress, stack.TemporalNamespace, log)
+	if err != nil {
+		return err
+	}
+	defer closeVerifier()
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -92,7 +97,7 @@ func (c *devCmd) Run(ctx context.Context, log *slog.Logger) (err error) {
 	case <-published:
 	case <-ctx.Done():
 	}
-	served := c.serve(ctx, cfg, store, log, func(url string) {
+	served := c.serve(ctx, cfg, store, verifier, log, func(url string) {
 		c.greet(url, stack, cfg, offline, time.Since(began))
 	})
 	stopWorker()

@@ -33,7 +33,7 @@ type apiCmd struct {
 	Config string `type:"path" help:"Configuration file; runledger.yaml in the working directory if there is one."`
 }
 
-// Run serves the API until ctx ends. It needs the database only.
+// Run serves the API until ctx ends. It needs the database only; Temporal, if it has an address, is asked to verify runs.
 func (c *apiCmd) Run(ctx context.Context, log *slog.Logger) error {
 	cfg, err := loadConfig(c.Config)
 	if err != nil {
@@ -44,7 +44,12 @@ func (c *apiCmd) Run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	defer store.Close()
-	return c.serve(ctx, cfg, store, log, func(url string) { log.InfoContext(ctx, "API is up", "url", url) })
+	verifier, closeVerifier, err := newVerifier(store, c.TemporalAddress, c.TemporalNamespace, log)
+	if err != nil {
+		return err
+	}
+	defer closeVerifier()
+	return c.serve(ctx, cfg, store, verifier, log, func(url string) { log.InfoContext(ctx, "API is up", "url", url) })
 }
 
 func (f serverFlags) open(ctx context.Context, log *slog.Logger) (*ledger.Ledger, error) {
@@ -55,8 +60,8 @@ func (f serverFlags) open(ctx context.Context, log *slog.Logger) (*ledger.Ledger
 }
 
 // serve serves the API until ctx ends, and tells ready the URL once it listens.
-func (f listenFlags) serve(ctx context.Context, cfg *config, store *ledger.Ledger, log *slog.Logger, ready func(url string)) error {
-	handler, err := newAPI(cfg, store, log, f.InsecureListen)
+func (f listenFlags) serve(ctx context.Context, cfg *config, store *ledger.Ledger, verifier api.Verifier, log *slog.Logger, ready func(url string)) error {
+	handler, err := newAPI(cfg, store, verifier, log, f.InsecureListen)
 	if err != nil {
 		return err
 	}

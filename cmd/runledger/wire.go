@@ -12,11 +12,27 @@ import (
 	"runledger/tool"
 	"runledger/tool/builtin"
 	"runledger/tool/mcp"
+	"runledger/verify"
+	"runledger/worker"
 )
 
 // newAPI makes the API. anyHost is for addresses that others than this machine reach.
-func newAPI(cfg *config, store *ledger.Ledger, log *slog.Logger, anyHost bool) (*api.API, error) {
-	return api.New(api.Config{Ledger: store, Agents: cfg.blueprints(), CheckArguments: tool.CheckPlans, AnyHost: anyHost, Logger: log})
+func newAPI(cfg *config, store *ledger.Ledger, verifier api.Verifier, log *slog.Logger, anyHost bool) (*api.API, error) {
+	return api.New(api.Config{Ledger: store, Agents: cfg.blueprints(), CheckArguments: tool.CheckPlans, Verifier: verifier, AnyHost: anyHost, Logger: log})
+}
+
+// newVerifier makes the verifier, with Temporal as a witness where there is an address. Temporal may be away, then and later.
+func newVerifier(store *ledger.Ledger, address, namespace string, log *slog.Logger) (v *verify.Verifier, closeAll func(), err error) {
+	v = &verify.Verifier{Ledger: store}
+	if address == "" {
+		return v, func() {}, nil
+	}
+	temporal, err := worker.DialLazy(address, namespace, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	v.Temporal = temporal
+	return v, temporal.Close, nil
 }
 
 // toolSet makes the built-in tools and connects to the MCP servers. One that does not start is left out, with a warning: it

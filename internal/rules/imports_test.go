@@ -96,6 +96,11 @@ var table = []rule{
 		why:  "brings intents from the outbox to Temporal",
 	},
 	{
+		pkg: "verify", may: []string{"agent"},
+		uses: []string{temporal + "client", temporal + "converter", "go.temporal.io/api"},
+		why:  "reads the two witnesses of a run; sees the ledger through an interface of its own",
+	},
+	{
 		pkg: "worker", may: []string{"activities", "agent", "dispatch", "ledger", "model", "policy", "tool", "workflows"},
 		uses: []string{temporal + "activity", temporal + "client", temporal + "converter", temporal + "interceptor", temporal + "log",
 			temporal + "temporal", temporal + "worker", temporal + "workflow", uuid},
@@ -120,7 +125,7 @@ var table = []rule{
 	{
 		pkg: "cmd/runledger",
 		may: []string{"agent", "api", "devstack", "dispatch", "ledger", "model", "model/openai", "model/scripted", "policy", "replay",
-			"sse", "tool", "tool/builtin", "tool/mcp", "worker"},
+			"sse", "tool", "tool/builtin", "tool/mcp", "verify", "worker"},
 		uses: []string{"github.com/alecthomas/kong", "go.yaml.in/yaml/v3", temporal + "client", "go.temporal.io/api"},
 		why:  "puts the parts together; flags, environment and the configuration file are known here only",
 	},

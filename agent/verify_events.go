@@ -1,0 +1,217 @@
+package agent
+
+import "fmt"
+
+// commandStory is what the events say of a command.
+type commandStory struct {
+	emitted   *Event
+	committed *Event
+	hash      string // of command_committed
+	recorded  bool   // as a value, whose one event begins and commits it
+	// outcome is the newest event that gave the command an outcome, nil while it has none.
+	outcome *Event
+	// resolved and reopened are the newest of their kind after outcome.
+	resolved *Event
+	reopened *Event
+	refused  bool // by the policy, so that it never began
+}
+
+// nodeStory is what the events say of a node.
+type nodeStory struct {
+	started  *Event
+	finished *Event
+	saved    bool // a checkpoint followed finished
+}
+
+func (v *verifier) command(id string) *commandStory {
+	c := v.commands[id]
+	if c == nil {
+		c = &commandStory{}
+		v.commands[id] = c
+	}
+	return c
+}
+
+func (v *verifier) node(id string) *nodeStory {
+	n := v.nodes[id]
+	if n == nil {
+		n = &nodeStory{}
+		v.nodes[id] = n
+	}
+	return n
+}
+
+// checkOrder walks through the run's events and holds their order to the rules of the record.
+func (v *verifier) checkOrder() {
+	if len(v.Events) == 0 {
+		v.differ(Difference{Check: CheckStart, Sequence: v.Run.StartSequence, Expected: string(RunStarted), Found: "no event of the run"})
+		return
+	}
+	var planning, planned *Event
+	epoch := v.Events[0].Epoch
+	for i := range v.Events {
+		e := &v.Events[i]
+		if (e.Type == RunStarted) != (i == 0) {
+			v.differAt(CheckStart, e, "run_started as the run's first event, and once", describe(e))
+		}
+		if v.ended != nil && e.Type != RunReopened {
+			v.differAt(CheckEnd, e, fmt.Sprintf("nothing but run_reopened after %s", describe(v.ended)), describe(e))
+		}
+		v.checkEpoch(e, &epoch)
+		switch e.Type {
+		case RunReopened:
+			v.ended = nil
+		case RunCompleted, RunFailed, RunCancelled:
+			v.ended = e
+		case PlanStarted:
+			planning = e
+		case PlanGenerated:
+			if planning == nil {
+				v.differAt(CheckPlan, e, "plan_started before it", "none")
+			}
+			planned = e
+		case NodeStarted, NodeFinished, NodeFailed, NodeSkipped:
+			if planned == nil {
+				v.differAt(CheckPlan, e, "plan_generated before it", describe(e))
+				planned = e // said once
+			}
+			v.walkNode(e)
+		case CheckpointSaved:
+			v.walkCheckpoint(e)
+		case CommandEmitted, CommandCommitted, CommandFailedType, CommandAbortType, CommandDoubtType, CommandResolved, CommandReopened, AttemptDiscarded,
+			TimerFired, UUIDRecorded, RandomRecorded, HTTPRecorded:
+			v.walkCommand(e)
+		case PolicyDecided:
+			v.command(e.CommandID).refused = true
+		case RunStarted, PlanRevised, Progress, ApprovalRequested, ApprovalResolved, InputReceived, LimitReachedType,
+			RunPaused, RunUnpaused, RunForked, MessageAdded:
+		}
+	}
+	for _, n := range v.nodes {
+		if n.finished != nil && !n.saved {
+			v.differAt(CheckCheckpoint, n.finished, "a checkpoint of the node after it", "none")
+		}
+	}
+}
+
+func (v *verifier) checkEpoch(e *Event, epoch *int) {
+	switch {
+	case e.Type == RunReopened && e.Epoch <= *epoch:
+		v.differAt(CheckEpoch, e, fmt.Sprintf("an epoch beyond %d", *epoch), fmt.Sprint(e.Epoch))
+	case e.Type != RunReopened && e.Epoch != *epoch:
+		v.differAt(CheckEpoch, e, fmt.Sprintf("epoch %d", *epoch), fmt.Sprint(e.Epoch))
+	}
+	*epoch = max(*epoch, e.Epoch)
+}
+
+func (v *verifier) walkNode(e *Event) {
+	n := v.node(e.NodeID)
+	switch e.Type {
+	case NodeStarted:
+		n.started = e
+		if n.finished != nil {
+			v.differAt(CheckNode, e, "no more of the node after "+describe(n.finished), describe(e))
+		}
+	case NodeFinished:
+		if n.started == nil {
+			v.differAt(CheckNode, e, "node_started before it", "none")
+		}
+		if n.finished != nil {
+			v.differAt(CheckNode, e, "no more of the node after "+describe(n.finished), describe(e))
+		}
+		n.finished, n.saved = e, false
+		var d NodeFinishedData
+		if err := decode(*e, &d); err != nil {
+			return // the fold says so
+		}
+		// Records from before command_committed was written have no row that says committed either.
+		if c := v.command(d.ResultCommand); c.committed == nil && v.rows[d.ResultCommand] != nil {
+			v.differAt(CheckNode, e, "command_committed of "+d.ResultCommand+" before it", "none")
+		}
+	default:
+		if n.finished != nil {
+			v.differAt(CheckNode, e, "no more of the node after "+describe(n.finished), describe(e))
+		}
+	}
+}
+
+func (v *verifier) walkCheckpoint(e *Event) {
+	var d CheckpointSavedData
+	if err := decode(*e, &d); err != nil {
+		v.differAt(CheckCheckpoint, e, "data that can be read", err.Error())
+		return
+	}
+	if d.Type != NodeBoundary {
+		return
+	}
+	n := v.node(e.NodeID)
+	if n.finished == nil {
+		v.differAt(CheckCheckpoint, e, "node_finished before it", "none")
+	}
+	n.saved = true
+}
+
+// walkCommand: emitted, then at most one outcome that stands, and nothing after a commit.
+func (v *verifier) walkCommand(e *Event) {
+	c := v.command(e.CommandID)
+	if c.committed != nil {
+		v.differAt(CheckCommand, e, "nothing after "+describe(c.committed), describe(e))
+		return
+	}
+	switch e.Type {
+	case CommandEmitted:
+		if c.emitted != nil && c.reopened == nil && c.resolved == nil && c.emitted.Epoch == e.Epoch {
+			v.differAt(CheckCommand, e, "the command to be emitted once", describe(e)+" after "+describe(c.emitted))
+		}
+		// Effects of a workflow's own code stand under its node's name, and nothing has to start them.
+		_, inner := OwnerCommandID(e.CommandID)
+		if !inner && e.NodeID != PlanNodeID && v.node(e.NodeID).started == nil {
+			v.differAt(CheckNode, e, "node_started before it", "none")
+		}
+		c.emitted, c.outcome = e, nil
+	case CommandCommitted, CommandFailedType, CommandAbortType, CommandDoubtType:
+		if c.emitted == nil && !(e.Type == CommandFailedType && c.refused) {
+			v.differAt(CheckCommand, e, "command_emitted before it", "none")
+		}
+		if before := c.outcome; before != nil && !c.mayEndAgain(e) {
+			v.differAt(CheckCommand, e, "no other outcome after "+describe(before), describe(e))
+		}
+		c.outcome, c.resolved, c.reopened = e, nil, nil
+		if e.Type == CommandCommitted {
+			c.committed = e
+			var d CommandCommittedData
+			if decode(*e, &d) == nil { // the fold says so
+				c.hash = d.Hash
+			}
+		}
+	case CommandResolved:
+		if c.emitted == nil {
+			v.differAt(CheckCommand, e, "command_emitted before it", "none")
+		}
+		c.resolved = e
+	case CommandReopened:
+		c.reopened = e
+	case AttemptDiscarded, HTTPRecorded:
+		if c.emitted == nil {
+			v.differAt(CheckCommand, e, "command_emitted before it", "none")
+		}
+	case TimerFired, UUIDRecorded, RandomRecorded:
+		if c.emitted != nil {
+			v.differAt(CheckCommand, e, "an outcome of what was emitted", describe(e))
+		}
+		c.committed, c.outcome, c.recorded = e, e, true
+		var d ValueRecordedData
+		if decode(*e, &d) == nil {
+			c.hash = d.Hash
+		}
+	default:
+	}
+}
+
+// mayEndAgain: a failure and an abort are final within their epoch unless reopened; a doubt until it is resolved.
+func (c *commandStory) mayEndAgain(e *Event) bool {
+	if c.outcome.Type == CommandDoubtType {
+		return c.resolved != nil || c.reopened != nil
+	}
+	return c.reopened != nil || e.Epoch > c.outcome.Epoch
+}

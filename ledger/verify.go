@@ -1,0 +1,112 @@
+package ledger
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"runledger/agent"
+)
+
+// RunRecord reads all that the ledger holds of a run, whoever owns it, as of one moment, for agent.VerifyRun. The chain is
+// recomputed from the events of the whole conversation, and results are hashed anew. Error: *agent.NotFoundError.
+func (l *Ledger) RunRecord(ctx context.Context, runID string) (*agent.RunRecord, error) {
+	if err := checkID("run", runID); err != nil {
+		return nil, err
+	}
+	r := &agent.RunRecord{}
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err := pgx.BeginTxFunc(ctx, l.pool, snapshot, func(tx pgx.Tx) error { return readRecord(ctx, tx, runID, r) })
+	if err != nil {
+		return nil, notFound(err, "run", runID)
+	}
+	return r, nil
+}
+
+func readRecord(ctx context.Context, tx pgx.Tx, runID string, r *agent.RunRecord) (err error) {
+	rows, err := tx.Query(ctx, `SELECT `+runColumns+` FROM agent_executions r WHERE r.run_id = $1`, runID)
+	if err != nil {
+		return err
+	}
+	if r.Run, err = pgx.CollectExactlyOneRow(rows, scanRun); err != nil {
+		return err
+	}
+	var plan, chain []byte
+	err = tx.QueryRow(ctx, `SELECT r.plan, c.last_sequence, c.chain FROM agent_executions r JOIN conversations c ON c.id = r.conversation_id
+		WHERE r.run_id = $1`, runID).Scan(&plan, &r.Last, &chain)
+	if err != nil {
+		return err
+	}
+	r.Chain = hex.EncodeToString(chain)
+	if plan != nil {
+		if r.Plan, err = jsonbSafe(plan); err != nil { // as plan_generated has it
+			return err
+		}
+	}
+	if r.Log, err = collect(ctx, tx, scanLink, `SELECT sequence_number,
+			event_chain(decode(repeat('00', 32), 'hex'), event_digest(e)) OVER (ORDER BY sequence_number)
+		FROM agent_execution_events e WHERE conversation_id = $1 ORDER BY sequence_number`, r.Run.ConversationID); err != nil {
+		return fmt.Errorf("chain: %w", err)
+	}
+	if r.Events, err = collect(ctx, tx, scanEvent, `SELECT `+eventColumns+` FROM agent_execution_events
+		WHERE run_id = $1 AND conversation_id = $2 ORDER BY sequence_number`, runID, r.Run.ConversationID); err != nil {
+		return fmt.Errorf("events: %w", err)
+	}
+	if r.Commands, err = collect(ctx, tx, scanCommandRecord, `SELECT c.command_id, c.node_id, c.kind, c.tool, c.effect_class, c.input_hash, c.state, c.dispatch_no, c.sequence_number,
+			c.unannounced, c.result_hash, c.result_bytes, coalesce(encode(sha256(b.bytes), 'hex'), ''), coalesce(octet_length(b.bytes), 0), c.error
+		FROM commands c LEFT JOIN payloads p ON c.result IS NULL AND p.hash = c.result_hash
+			CROSS JOIN LATERAL (SELECT coalesce(c.result, p.bytes) AS bytes) b
+		WHERE c.run_id = $1 ORDER BY c.command_id`, runID); err != nil {
+		return fmt.Errorf("commands: %w", err)
+	}
+	if r.Checkpoints, err = collect(ctx, tx, scanCheckpointRecord, `SELECT id, checkpoint_type, step_number, sequence_number, execution_state
+		FROM execution_checkpoints WHERE run_id = $1 ORDER BY sequence_number, id`, runID); err != nil {
+		return fmt.Errorf("checkpoints: %w", err)
+	}
+	if r.Messages, err = collect(ctx, tx, scanMessageRecord, `SELECT m.id, m.role, m.content, m.command_id, m.sequence_number, coalesce(c.kind, ''),
+			coalesce(c.result, (SELECT p.bytes FROM payloads p WHERE p.hash = c.result_hash))
+		FROM messages m LEFT JOIN commands c ON c.run_id = m.run_id AND c.command_id = m.command_id
+		WHERE m.run_id = $1 ORDER BY m.sequence_number, m.id`, runID); err != nil {
+		return fmt.Errorf("messages: %w", err)
+	}
+	return nil
+}
+
+func collect[T any](ctx context.Context, tx pgx.Tx, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scan)
+}
+
+func scanLink(row pgx.CollectableRow) (agent.Link, error) {
+	var link agent.Link
+	var chain []byte
+	err := row.Scan(&link.Sequence, &chain)
+	link.Chain = hex.EncodeToString(chain)
+	return link, err
+}
+
+func scanCommandRecord(row pgx.CollectableRow) (agent.CommandRecord, error) {
+	var c agent.CommandRecord
+	err := row.Scan(&c.CommandID, &c.NodeID, &c.Kind, &c.Tool, &c.Effect, &c.InputHash, &c.State, &c.DispatchNo, &c.Sequence, &c.Unannounced, &c.ResultHash, &c.ResultBytes,
+		&c.StoredHash, &c.StoredBytes, &c.Error)
+	return c, err
+}
+
+func scanCheckpointRecord(row pgx.CollectableRow) (agent.CheckpointRecord, error) {
+	var c agent.CheckpointRecord
+	err := row.Scan(&c.CheckpointID, &c.Type, &c.Step, &c.Sequence, &c.State)
+	return c, err
+}
+
+func scanMessageRecord(row pgx.CollectableRow) (agent.MessageRecord, error) {
+	var m agent.MessageRecord
+	var result []byte
+	err := row.Scan(&m.MessageID, &m.Role, &m.Content, &m.CommandID, &m.Sequence, &m.Kind, &result)
+	m.Result = result
+	return m, err
+}

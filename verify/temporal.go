@@ -1,0 +1,173 @@
+package verify
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	commonpb "go.temporal.io/api/common/v1"
+	enumspb "go.temporal.io/api/enums/v1"
+	historypb "go.temporal.io/api/history/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
+
+	"runledger/agent"
+)
+
+// Temporal is the part of Temporal's client that reads.
+type Temporal interface {
+	GetWorkflowHistory(ctx context.Context, workflowID, runID string, longPoll bool, filter enumspb.HistoryEventFilterType) client.HistoryEventIterator
+	ListWorkflow(ctx context.Context, request *workflowservice.ListWorkflowExecutionsRequest) (*workflowservice.ListWorkflowExecutionsResponse, error)
+}
+
+// hear reads the histories of all executions of a run that Temporal still has.
+func hear(ctx context.Context, temporal Temporal, runID string) agent.Testimony {
+	h := &hearing{temporal: temporal, workflowID: runID, heard: map[string]bool{}}
+	err := h.hearAll(ctx)
+	var missing *serviceerror.NotFound
+	switch {
+	case errors.As(err, &missing), err == nil && len(h.Epochs) == 0:
+		return agent.Testimony{Absent: agent.WitnessGone, Detail: "Temporal has no history of this run: it has not been started yet, or is kept no longer"}
+	case err != nil:
+		return agent.Testimony{Absent: agent.WitnessUnreachable, Detail: err.Error()}
+	}
+	slices.Sort(h.Epochs)
+	h.Epochs = slices.Compact(h.Epochs)
+	return h.Testimony
+}
+
+type hearing struct {
+	agent.Testimony
+	temporal   Temporal
+	workflowID string
+	heard      map[string]bool // executions, by Temporal's run id
+}
+
+// hearAll reads the newest execution, which Temporal finds by itself, those that it continued, and those that the visibility
+// store lists, which may know of a fresh one a moment late.
+func (h *hearing) hearAll(ctx context.Context) error {
+	if err := h.execution(ctx, ""); err != nil {
+		return err
+	}
+	var page []byte
+	for {
+		// Run ids are UUIDs, so there is nothing in one to quote.
+		listed, err := h.temporal.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{
+			Query: fmt.Sprintf("WorkflowId = '%s'", h.workflowID), NextPageToken: page})
+		if err != nil {
+			return fmt.Errorf("list executions: %w", err)
+		}
+		for _, e := range listed.Executions {
+			err := h.execution(ctx, e.GetExecution().GetRunId())
+			var gone *serviceerror.NotFound
+			if err != nil && !errors.As(err, &gone) {
+				return err
+			}
+		}
+		if page = listed.NextPageToken; len(page) == 0 {
+			return nil
+		}
+	}
+}
+
+// execution reads one history, and that of the execution which it continued. "" is the newest.
+func (h *hearing) execution(ctx context.Context, id string) error {
+	if h.heard[id] {
+		return nil
+	}
+	h.heard[id] = true
+	var (
+		epoch     int
+		workflow  string
+		continued string
+	)
+	scheduled := map[int64]scheduledActivity{}
+	events := h.temporal.GetWorkflowHistory(ctx, h.workflowID, id, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
+	for events.HasNext() {
+		e, err := events.Next()
+		if err != nil {
+			return fmt.Errorf("read history: %w", err)
+		}
+		switch e.EventType {
+		case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+			started := e.GetWorkflowExecutionStartedEventAttributes()
+			if id == "" && h.heard[started.GetOriginalExecutionRunId()] {
+				return nil
+			}
+			h.heard[started.GetOriginalExecutionRunId()] = true
+			workflow, continued = started.GetWorkflowType().GetName(), started.GetContinuedExecutionRunId()
+			var in agent.RunInput
+			if !read(started.GetInput(), &in) {
+				h.Unread++
+			}
+			epoch = in.Epoch
+			h.Epochs = append(h.Epochs, epoch)
+		case enumspb.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+			scheduled[e.EventId] = readScheduled(e)
+		case enumspb.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
+			completed := e.GetActivityTaskCompletedEventAttributes()
+			activity := scheduled[completed.GetScheduledEventId()]
+			h.state(agent.Statement{Activity: activity.name, CommandID: activity.commandID, EventID: e.EventId, Epoch: epoch}, completed.GetResult())
+		case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
+			h.state(agent.Statement{Activity: workflow, EventID: e.EventId, Epoch: epoch}, e.GetWorkflowExecutionCompletedEventAttributes().GetResult())
+		default:
+		}
+	}
+	if continued == "" {
+		return nil
+	}
+	err := h.execution(ctx, continued)
+	var gone *serviceerror.NotFound
+	if errors.As(err, &gone) {
+		return nil
+	}
+	return err
+}
+
+type scheduledActivity struct {
+	name      string
+	commandID string
+}
+
+func readScheduled(e *historypb.HistoryEvent) scheduledActivity {
+	attributes := e.GetActivityTaskScheduledEventAttributes()
+	var in struct {
+		CommandID string `json:"command_id"`
+	}
+	read(attributes.GetInput(), &in) // the activities that have no command leave it empty
+	return scheduledActivity{name: attributes.GetActivityType().GetName(), commandID: in.CommandID}
+}
+
+// state notes what an activity of any type told: all replies have these fields, as far as they apply.
+func (h *hearing) state(s agent.Statement, result *commonpb.Payloads) {
+	var told struct {
+		Outcome  agent.Outcome `json:"outcome"`
+		Status   agent.Status  `json:"status"`
+		Sequence int64         `json:"sequence_number"`
+		Hash     string        `json:"hash"`
+		Bytes    int64         `json:"bytes"`
+		// Value is the whole of a recorded value, in the place of a hash.
+		Value json.RawMessage `json:"value"`
+		agent.Witness
+	}
+	if !read(result, &told) {
+		h.Unread++
+		return
+	}
+	if told.Value != nil {
+		sum := sha256.Sum256(told.Value)
+		told.Outcome, told.Hash, told.Bytes = agent.OutcomeCommitted, hex.EncodeToString(sum[:]), int64(len(told.Value))
+	}
+	s.Outcome, s.Status, s.Sequence, s.Hash, s.Bytes, s.Witness = told.Outcome, told.Status, told.Sequence, told.Hash, told.Bytes, told.Witness
+	h.Statements = append(h.Statements, s)
+}
+
+func read(payloads *commonpb.Payloads, into any) bool {
+	return len(payloads.GetPayloads()) > 0 && converter.GetDefaultDataConverter().FromPayloads(payloads, into) == nil
+}
