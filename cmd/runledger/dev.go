@@ -118,6 +118,12 @@ func (c *devCmd) greet(url string, stack *devstack.Stack, cfg *config, offline [
 	if stack.TemporalUIURL != "" {
 		fmt.Fprintf(&b, "  Temporal UI   %s\n", stack.TemporalUIURL)
 	}
+	if c.TemporalAddress == "" {
+		fmt.Fprintf(&b, "  Temporal      TEMPORAL_ADDRESS=%s\n", stack.TemporalAddress)
+	}
+	if c.DatabaseURL == "" { // another one's address may hold a password that is not for the screen
+		fmt.Fprintf(&b, "  Postgres      DATABASE_URL=%s\n", stack.DatabaseURL)
+	}
 	fmt.Fprintf(&b, "  Data          %s\n", filepath.Clean(c.DataDir))
 	m := cfg.Models["default"]
 	switch {
