@@ -36,7 +36,7 @@ func TestInDoubt(t *testing.T) {
 	}
 	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs?status=in_doubt", nil, &list))
 	require.Len(t, list.Runs, 1)
-	require.Equal(t, 1, fx.count(run.RunID+"/other"), "what does not depend on it went on")
+	require.NotZero(t, fx.count(run.RunID+"/other"), "what does not depend on it went on; a GET may be repeated if its worker was lost too")
 
 	answer := object{"outcome": "committed", "result": object{"status": 200, "json": object{"did": "pay"}}, "by": "ada", "note": "the bank shows it"}
 	require.Equal(t, http.StatusOK, c.call(t, http.MethodPost, shown[0].ResolveURL, answer, nil))
