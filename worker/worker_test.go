@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 
@@ -226,4 +227,26 @@ func TestStopWhileToolsArePublished(t *testing.T) {
 	closed.Published = published
 	s.ledger.Close()
 	require.ErrorContains(t, worker.Run(t.Context(), closed), "publish")
+}
+
+// R0-23: a run as long as a plan may be is recorded, verified and audited like any other.
+func TestALongRun(t *testing.T) {
+	t.Parallel()
+	s := start(t, replies(func(model.Request) (model.Reply, error) { return model.Reply{Text: "done", Finish: model.FinishStop}, nil }))
+	plan := &agent.Plan{Nodes: []agent.Node{double("n0", "1", nil)}}
+	for i := 1; i < agent.MaxPlanNodes-1; i++ { // and the answer
+		plan.Nodes = append(plan.Nodes, double(fmt.Sprintf("n%d", i), fmt.Sprint(100+i), nil, fmt.Sprintf("n%d", i-1)))
+	}
+	s.limits = agent.Limits{MaxSteps: agent.MaxPlanNodes}
+	run := s.accept(t, agent.ModePlan, "a long way", plan)
+	events := s.events(t, run)
+	require.Equal(t, agent.RunCompleted, events[len(events)-1].Type, "%s", events[len(events)-1].Data)
+	require.Len(t, s.counting.calls, agent.MaxPlanNodes-1)
+	for key, n := range s.counting.calls {
+		require.Equal(t, 1, n, key)
+	}
+	history := s.history(t, run)
+	requireReplays(t, history)
+	requireAudits(t, s, run)
+	s.requireVerifies(t, run)
 }
