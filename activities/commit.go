@@ -91,16 +91,26 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 
 	a.at(ctx, agent.BeforeBegin, c.call)
 	a.refuse(ctx, &c)
+	unused := 0 // the dispatch that this attempt was given and has not used
 	for {
-		begun, err := a.beginCommand(durable, c.begin)
+		begun, asked, err := a.beginCommand(durable, c.begin)
 		if err != nil {
 			return agent.CommandRow{}, err
 		}
 		switch begun.Verdict {
 		case agent.MayExecute, agent.MayExecuteAgain, agent.MayProceed:
 			a.at(ctx, agent.AfterBegin, c.call)
+			if stale(&begun, asked) {
+				unused = begun.DispatchNo
+				continue
+			}
 			return a.execute(ctx, c, begun)
-		case agent.Inject, agent.InjectFailure, agent.MustDoubt, agent.IsInDoubt, agent.GiveUp:
+		case agent.IsInDoubt:
+			if begun.DispatchNo = begun.Row.DispatchNo; begun.DispatchNo != unused {
+				return *begun.Row, nil
+			}
+			return a.conclude(durable, c, begun, agent.Transient(agent.CodeLeased, "the effect never began"), nil, 0)
+		case agent.Inject, agent.InjectFailure, agent.MustDoubt, agent.GiveUp:
 			return *begun.Row, nil
 		case agent.MustReconcile:
 			if row, decided, err := a.reconcileLost(durable, &c, begun); decided || err != nil {
@@ -137,20 +147,33 @@ func (a *Activities) refuse(ctx context.Context, c *command) {
 }
 
 // beginCommand asks for leave to execute. A reply that is lost is asked for again at once: the row tells a dispatch that it
-// holds the command, where a later attempt could only wait for its lease to end and call an external effect in doubt.
-func (a *Activities) beginCommand(ctx context.Context, begin agent.Begin) (begun agent.Begun, err error) {
+// holds the command, where a later attempt could only wait for its lease to end and call an external effect in doubt. Lease
+// and deadline are counted from when it was asked, which is before the ledger set them.
+func (a *Activities) beginCommand(ctx context.Context, begin agent.Begin) (begun agent.Begun, asked time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, beginTimeout)
 	defer cancel()
 	err = untilAnswered(ctx, func(ctx context.Context) error {
+		asked = time.Now()
 		begun, err = a.ledger.Begin(ctx, begin)
 		return err
 	})
-	return begun, err
+	return begun, asked, err
+}
+
+// stale tells whether leave to execute is so old that somebody else may hold the command: this process stood still, and has
+// to ask again. What remains until the deadline counts from when it asked.
+func stale(begun *agent.Begun, asked time.Time) bool {
+	waited := time.Since(asked)
+	begun.Remaining -= waited
+	return waited >= agent.Lease
 }
 
 // execute runs the effect of a command that this dispatch holds, and writes how it ended.
 func (a *Activities) execute(ctx context.Context, c command, begun agent.Begun) (agent.CommandRow, error) {
 	durable := context.WithoutCancel(ctx)
+	if begun.Remaining <= 0 {
+		return a.conclude(durable, c, begun, agent.Transient(agent.CodeTimeout, "the deadline passed before the effect began"), nil, 0)
+	}
 	effectCtx, end := a.effectContext(ctx, c, begun)
 	defer end()
 	started := time.Now()

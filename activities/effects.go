@@ -240,13 +240,16 @@ func (a *Activities) passWithin(ctx context.Context, c command) (agent.CommandRo
 	a.at(ctx, agent.BeforeBegin, c.call)
 	a.refuse(ctx, &c)
 	for {
-		begun, err := a.beginCommand(context.WithoutCancel(ctx), c.begin)
+		begun, asked, err := a.beginCommand(context.WithoutCancel(ctx), c.begin)
 		if err != nil {
 			return agent.CommandRow{}, ofTool(err, c.call.CommandID, agent.FaultTransient)
 		}
 		switch begun.Verdict {
 		case agent.MayExecute, agent.MayExecuteAgain, agent.MayProceed:
 			a.at(ctx, agent.AfterBegin, c.call)
+			if stale(&begun, asked) {
+				continue
+			}
 			row, err := a.execute(ctx, c, begun)
 			if err == nil {
 				return row, nil

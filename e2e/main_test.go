@@ -12,8 +12,8 @@ import (
 	"runledger/ledger"
 )
 
-// binary is the program under test, built once.
-var binary string
+// The programs under test, built once: binary is runledger, faultWorker a worker that can be held and broken.
+var binary, faultWorker string
 
 func TestMain(m *testing.M) {
 	os.Exit(buildAndRun(m))
@@ -26,11 +26,11 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	binary = filepath.Join(dir, "runledger")
-	build := exec.Command("go", "build", "-o", binary, "runledger/cmd/runledger")
+	binary, faultWorker = filepath.Join(dir, "runledger"), filepath.Join(dir, "faultworker")
+	build := exec.Command("go", "build", "-o", dir, "runledger/cmd/runledger", "runledger/e2e/faultworker")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "build runledger:", err)
+		fmt.Fprintln(os.Stderr, "build the programs under test:", err)
 		return 1
 	}
 	return pgtest.Main(m, func(ctx context.Context, url string) error {

@@ -34,7 +34,12 @@ type process struct {
 
 func start(t testing.TB, dir string, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(binary, args...), done: make(chan struct{}), lines: make(chan string, 4096)}
+	return startProgram(t, binary, dir, env, args...)
+}
+
+func startProgram(t testing.TB, program, dir string, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(program, args...), done: make(chan struct{}), lines: make(chan string, 4096)}
 	p.cmd.Dir = dir
 	p.cmd.Env = append(cleanEnv(), env...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -43,7 +48,7 @@ func start(t testing.TB, dir string, env []string, args ...string) *process {
 	p.cmd.Stdout, p.cmd.Stderr = w, w
 	require.NoError(t, p.cmd.Start())
 	require.NoError(t, w.Close())
-	name := args[0]
+	name := strings.Join(append([]string{filepath.Base(program)}, args...), " ")
 	log := t.Output()
 	go func() {
 		defer close(p.lines)
@@ -123,7 +128,7 @@ func (p *process) end(t testing.TB, how syscall.Signal) {
 	case <-time.After(patience):
 		_ = p.cmd.Process.Kill()
 		<-p.done
-		t.Errorf("runledger %v does not stop", p.cmd.Args[1:])
+		t.Errorf("%v does not stop", p.cmd.Args)
 	}
 }
 
@@ -140,7 +145,13 @@ type servers struct {
 
 func startServers(t testing.TB, config string) *servers {
 	t.Helper()
-	s := &servers{databaseURL: pgtest.Database(t), temporalDir: t.TempDir(), temporalPort: freePort(t), dir: t.TempDir()}
+	return startServersOn(t, pgtest.Database(t), config)
+}
+
+// startServersOn is startServers with a database that is there.
+func startServersOn(t testing.TB, databaseURL, config string) *servers {
+	t.Helper()
+	s := &servers{databaseURL: databaseURL, temporalDir: t.TempDir(), temporalPort: freePort(t), dir: t.TempDir()}
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, "runledger.yaml"), []byte(config), 0o600))
 	s.startTemporal(t)
 	t.Cleanup(func() { _ = s.temporal.Stop(context.Background()) })

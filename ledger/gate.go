@@ -63,6 +63,7 @@ func (t *txn) begin(ctx context.Context, b agent.Begin, begun *agent.Begun) erro
 	case agent.MayProceed:
 		begun.DispatchNo = t.command.DispatchNo
 		begun.Remaining = t.command.Deadline.Sub(t.now)
+		t.writes.Queue(`UPDATE commands SET lease_until = $3 WHERE run_id = $1 AND command_id = $2`, b.RunID, b.CommandID, t.now.Add(agent.Lease))
 	case agent.MustWait:
 		begun.Wait = t.command.LeaseUntil.Sub(t.now)
 	case agent.MustReconcile:
@@ -234,11 +235,12 @@ func (t *txn) finishNode(call agent.Call, kind agent.CommandKind, result json.Ra
 }
 
 // Renew prolongs the lease of a dispatch that is still at work and tells where its run stands. Owned is false when the
-// dispatch no longer holds the command: what it does will not count.
+// dispatch no longer holds the command: what it does will not count. A dispatch that was called in doubt does count, since its
+// result would resolve the doubt.
 func (l *Ledger) Renew(ctx context.Context, runID, commandID string, epoch, dispatchNo int) (status agent.Status, owned bool, err error) {
 	err = l.pool.QueryRow(ctx, `WITH renewed AS (
 			UPDATE commands SET lease_until = clock_timestamp() + $5::bigint * interval '1 millisecond'
-			WHERE run_id = $1 AND command_id = $2 AND dispatch_no = $3 AND state = 'dispatched'
+			WHERE run_id = $1 AND command_id = $2 AND dispatch_no = $3 AND state IN ('dispatched', 'in_doubt')
 				AND EXISTS (SELECT 1 FROM agent_executions WHERE run_id = $1 AND epoch = $4) RETURNING 1)
 		SELECT CASE status WHEN 'stuck' THEN status_before ELSE status END, EXISTS (SELECT 1 FROM renewed)
 		FROM agent_executions WHERE run_id = $1`,

@@ -131,7 +131,7 @@ func runWorker(ctx context.Context, cfg *config, store *ledger.Ledger, address, 
 		return err
 	}
 	defer temporal.Close()
-	return worker.Run(ctx, worker.Config{Ledger: store, Temporal: temporal, Models: models, Tools: tools, Log: log, At: boundary(), Strict: true, Published: published})
+	return worker.Run(ctx, worker.Config{Ledger: store, Temporal: temporal, Models: models, Tools: tools, Log: log, Strict: true, Published: published})
 }
 
 type migrateCmd struct {

@@ -135,6 +135,10 @@ var table = []rule{
 	},
 	{pkg: "internal/rules", why: "holds tests only"},
 	{pkg: "e2e", why: "holds tests only"},
+	{
+		pkg: "e2e/faultworker", may: []string{"agent", "ledger", "model", "model/scripted", "tool", "worker"},
+		why: "a worker as users write theirs, that end-to-end tests hold and break",
+	},
 }
 
 // forTests is what test files may import beyond their package's rule.
