@@ -29,6 +29,8 @@ type memory struct {
 	away     bool // the database does not answer
 	renewed  []time.Time
 	discards []time.Duration
+	// at is called at the boundaries of the gate, nil for nothing.
+	at func(context.Context, agent.Boundary, agent.Call)
 }
 
 func newMemory(class agent.EffectClass) *memory {
@@ -57,7 +59,9 @@ func (m *memory) Begin(_ context.Context, b agent.Begin) (agent.Begun, error) {
 			begun.DispatchNo = m.row.DispatchNo + 1
 		}
 		m.row = &agent.CommandRow{CommandID: b.CommandID, Kind: b.Kind, Effect: b.Effect, State: agent.Dispatched, InputHash: b.InputHash,
-			DispatchNo: begun.DispatchNo, Owner: b.Dispatch, LeaseUntil: time.Now().Add(agent.Lease)}
+			DispatchNo: begun.DispatchNo, Owner: b.Dispatch, LeaseUntil: time.Now().Add(agent.Lease), Deadline: time.Now().Add(begun.Remaining)}
+	case agent.MayProceed:
+		begun.DispatchNo, begun.Remaining = m.row.DispatchNo, time.Until(m.row.Deadline)
 	default:
 	}
 	return begun, nil
@@ -70,7 +74,7 @@ func (m *memory) Renew(ctx context.Context, _, _ string, _, dispatchNo int) (age
 		return "", false, errAway
 	}
 	m.renewed = append(m.renewed, time.Now())
-	owned := m.row.State == agent.Dispatched && m.row.DispatchNo == dispatchNo
+	owned := m.open(dispatchNo)
 	if owned {
 		m.row.LeaseUntil = time.Now().Add(agent.Lease)
 	}
@@ -95,11 +99,16 @@ func (m *memory) decide(dispatchNo int, state agent.CommandState, reason *agent.
 	if m.away {
 		return agent.Decided{}, errAway
 	}
-	if m.row.State != agent.Dispatched || m.row.DispatchNo != dispatchNo {
+	if !m.open(dispatchNo) {
 		return agent.Decided{Row: m.row}, nil
 	}
 	m.row.State, m.row.Error, m.row.Result = state, reason, result
 	return agent.Decided{Row: m.row, Mine: true}, nil
+}
+
+// open tells whether a dispatch may still say how it ended.
+func (m *memory) open(dispatchNo int) bool {
+	return (m.row.State == agent.Dispatched || m.row.State == agent.CommandInDoubt) && m.row.DispatchNo == dispatchNo
 }
 
 func (m *memory) set(change func()) {
@@ -114,6 +123,8 @@ type ended struct {
 	err   error
 	cause error         // of the effect's context, nil while it was alive
 	took  time.Duration // until the effect's context ended, or the effect did
+	// effects is how often it took place.
+	effects int
 }
 
 // inBubble runs a tool's attempt on a clock of its own. The effect works until its context ends, or for lasts, if that is not
@@ -141,7 +152,9 @@ func inBubble(t *testing.T, m *memory, how try, timeout, lasts time.Duration, th
 		return then(ctx, call)
 	}
 	c := agent.Call{Scope: agent.Scope{RunID: "run", Epoch: 1}, CommandID: "a", NodeID: "a", Schedule: 1, Ends: true, Timeout: agent.Duration(timeout)}
-	e.reply, e.err = attemptOn(t, m, tools, nil, how, callTool, agent.ToolCall{Call: c, Tool: m.plan.Nodes[0].Tool})
+	cfg := activities.Config{Ledger: m, Tools: tools, At: m.at}
+	e.reply, e.err = attemptWith(t, cfg, how, callTool, agent.ToolCall{Call: c, Tool: m.plan.Nodes[0].Tool})
+	e.effects = len(probe.effects["run/a"])
 	return e
 }
 
@@ -197,6 +210,10 @@ func TestWhatEndsAnEffect(t *testing.T) {
 		"the ledger is away for a while": {how: func(m *memory) try {
 			time.AfterFunc(4*time.Second, func() { m.set(func() { m.away = true }) })
 			time.AfterFunc(29*time.Second, func() { m.set(func() { m.away = false }) })
+			return try{}
+		}, took: 30 * time.Second, idem: agent.OutcomeCommitted, ext: agent.OutcomeCommitted},
+		"it is called in doubt": {how: func(m *memory) try {
+			time.AfterFunc(6*time.Second, func() { m.set(func() { m.row.State = agent.CommandInDoubt }) })
 			return try{}
 		}, took: 30 * time.Second, idem: agent.OutcomeCommitted, ext: agent.OutcomeCommitted},
 		"nothing": {how: func(*memory) try { return try{} }, took: 30 * time.Second, idem: agent.OutcomeCommitted, ext: agent.OutcomeCommitted},

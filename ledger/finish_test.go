@@ -537,10 +537,27 @@ func TestRenewProlongsALease(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, owned)
 	require.Equal(t, agent.Cancelling, status)
+	b.exec(t, `UPDATE commands SET state = 'in_doubt' WHERE run_id = $1`, run.RunID)
+	_, owned, err = b.Renew(t.Context(), run.RunID, "a", 1, 1)
+	require.NoError(t, err)
+	require.True(t, owned, "its result would resolve the doubt")
+	b.exec(t, `UPDATE commands SET state = 'dispatched' WHERE run_id = $1`, run.RunID)
 	b.commits(t, c, 1, `1`)
 	_, owned, err = b.Renew(t.Context(), run.RunID, "a", 1, 1)
 	require.NoError(t, err)
 	require.False(t, owned)
 	_, _, err = b.Renew(t.Context(), newID(), "a", 1, 1)
 	require.Error(t, err)
+}
+
+// A dispatch that asks again, since its reply was lost or it stood still, holds the command for a whole lease more.
+func TestAskingAgainProlongsALease(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	c := command{run: run, id: "a"}
+	b.begins(t, c)
+	b.expire(t, c)
+	require.Equal(t, agent.MayProceed, b.begin(t, c).Verdict)
+	require.Equal(t, agent.MustWait, b.begin(t, command{run: run, id: "a", attempt: 2}).Verdict)
 }
