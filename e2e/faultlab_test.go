@@ -297,7 +297,7 @@ func (l *lab) resolve(t testing.TB, c cell) {
 func (l *lab) observe(t testing.TB, c cell) outcome {
 	t.Helper()
 	runID := c.run.RunID
-	require.Equal(t, agent.RunCompleted, l.comesTo(t, runID, ends...).Type, "%s, %s: run %s", c.class, c.boundary, runID)
+	require.Equal(t, agent.RunCompleted, l.comesTo(t, runID, ends...).Type, "run %s", runID)
 	frames := l.finished(t, runID)
 	require.Equal(t, "1", frames[0].ID)
 	require.Equal(t, 2, count(frames, agent.CommandCommitted)) // the effect, and the answer
