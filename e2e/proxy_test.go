@@ -93,7 +93,10 @@ func (p *proxy) accept() {
 		server, err := net.Dial("tcp", p.upstream)
 		if err != nil {
 			_ = client.Close()
-			p.refused <- struct{}{}
+			select {
+			case p.refused <- struct{}{}:
+			default: // nobody counts any more
+			}
 			continue
 		}
 		l := &link{client: client, server: server}
