@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
-	"time"
 )
 
 // effects is a server that does what tools ask for and counts it by idempotency key. Paths below /hold/ wait until they
@@ -16,13 +15,14 @@ type effects struct {
 	mu      sync.Mutex
 	calls   map[string]int
 	holding chan string
+	gone    chan string // those whose caller went away while they were held
 	release chan struct{}
 	once    sync.Once
 }
 
 func startEffects(t testing.TB) *effects {
 	t.Helper()
-	e := &effects{calls: map[string]int{}, holding: make(chan string, 1024), release: make(chan struct{})}
+	e := &effects{calls: map[string]int{}, holding: make(chan string, 1024), gone: make(chan string, 1024), release: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/do/{what}", func(w http.ResponseWriter, r *http.Request) { e.answer(w, r) })
 	mux.HandleFunc("/hold/{what}", func(w http.ResponseWriter, r *http.Request) {
@@ -30,6 +30,7 @@ func startEffects(t testing.TB) *effects {
 		select {
 		case <-e.release:
 		case <-r.Context().Done():
+			e.gone <- r.Header.Get("Idempotency-Key")
 			return
 		}
 		e.answer(w, r)
@@ -59,13 +60,13 @@ func (e *effects) count(key string) int {
 // held waits until an effect is at work and returns its idempotency key.
 func (e *effects) held(t testing.TB) string {
 	t.Helper()
-	select {
-	case key := <-e.holding:
-		return key
-	case <-time.After(patience):
-		t.Fatal("no effect arrives")
-		return ""
-	}
+	return receive(t, e.holding, "no effect arrives")
+}
+
+// abandoned waits until the server knows that the caller of an effect has gone, so that it does not take place.
+func (e *effects) abandoned(t testing.TB) {
+	t.Helper()
+	receive(t, e.gone, "the caller of the effect does not go")
 }
 
 // get is a node that asks the server for something.

@@ -146,13 +146,15 @@ func freezeWorker(t testing.TB, l *lab, _ *pgtest.Instance) {
 	l.worker.stop(t) // it has finished what it had begun
 }
 
-func receive[T any](t testing.TB, from <-chan T, otherwise string) {
+// receive waits for something, and fails with the words that say what did not come.
+func receive[T any](t testing.TB, from <-chan T, otherwise string) (got T) {
 	t.Helper()
 	select {
-	case <-from:
+	case got = <-from:
 	case <-time.After(patience):
 		t.Fatal(otherwise)
 	}
+	return got
 }
 
 // outcome is what became of a command, as far as it is the same every time: how often exactly a repeatable effect was
