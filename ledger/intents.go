@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -133,10 +134,24 @@ func (l *Ledger) State(ctx context.Context, runID string) (agent.State, error) {
 	return t.state, nil
 }
 
+// Leadership is the lock of a connection. A process that stands still keeps its connections, so the server ends this one
+// when nothing has come over it for leadTimeout, which frees the lock; leadEvery is how often something does.
+const (
+	leadTimeout = 15 * time.Second
+	leadEvery   = 5 * time.Second
+)
+
 // Lead waits for nothing: it tells whether this process is now the one that dispatches on this database, holds that place
-// until release is called or lost is closed, and gives ok false when another process has it.
+// until release is called or lost is closed, and gives ok false when another process has it. A process that stands still
+// loses its place.
 func (l *Ledger) Lead(ctx context.Context) (lost <-chan struct{}, release func(), ok bool, err error) {
-	conn, err := pgx.ConnectConfig(ctx, l.pool.Config().ConnConfig)
+	return l.lead(ctx, leadTimeout, leadEvery)
+}
+
+func (l *Ledger) lead(ctx context.Context, timeout, every time.Duration) (lost <-chan struct{}, release func(), ok bool, err error) {
+	cfg := l.pool.Config().ConnConfig.Copy()
+	cfg.RuntimeParams["idle_session_timeout"] = strconv.FormatInt(timeout.Milliseconds(), 10)
+	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return nil, nil, false, fmt.Errorf("lead: %w", err)
 	}
@@ -148,12 +163,11 @@ func (l *Ledger) Lead(ctx context.Context) (lost <-chan struct{}, release func()
 		}
 		return nil, nil, false, nil
 	}
-	// The lock lives as long as its connection. Waiting for a notification that nobody sends is how its end is noticed.
 	watch, stop := context.WithCancel(context.WithoutCancel(ctx))
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, _ = conn.WaitForNotification(watch)
+		holdLead(watch, conn, timeout, every)
 		// The server would give the lock free when it sees the connection go, some time after release has returned.
 		unlock, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -161,6 +175,26 @@ func (l *Ledger) Lead(ctx context.Context) (lost <-chan struct{}, release func()
 		_ = conn.Close(unlock)
 	}()
 	return gone, func() { stop(); <-gone }, true, nil
+}
+
+// holdLead returns when ctx ends or the connection has gone. Waiting for a notification that nobody sends is how its end is
+// noticed at once.
+func holdLead(ctx context.Context, conn *pgx.Conn, timeout, every time.Duration) {
+	for {
+		wait, cancel := context.WithTimeout(ctx, every)
+		_, err := conn.WaitForNotification(wait)
+		timedOut := wait.Err() != nil
+		cancel()
+		if ctx.Err() != nil || (err != nil && !timedOut) {
+			return
+		}
+		ask, cancel := context.WithTimeout(ctx, timeout)
+		err = conn.Ping(ask)
+		cancel()
+		if err != nil {
+			return
+		}
+	}
 }
 
 // Advisory locks. They are any numbers that nothing else in the database uses.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
@@ -243,6 +244,33 @@ func TestLead(t *testing.T) {
 		}
 		return err == nil && ok
 	}, soon, 2*time.Millisecond)
+}
+
+// A process that stands still loses its place, although its connection lives.
+func TestLeaderThatStandsStill(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	still, release, ok, err := ledger.LeadFor(b.Ledger, t.Context(), 200*time.Millisecond, time.Hour)
+	require.NoError(t, err)
+	require.True(t, ok)
+	awaitClosed(t, still)
+	release()
+	lost, release, ok, err := ledger.LeadFor(open(t, b.url, 0), t.Context(), 200*time.Millisecond, 20*time.Millisecond)
+	require.NoError(t, err)
+	require.True(t, ok, "the place is free")
+	// One that stirs keeps its place: another session of the same timeout, which does nothing, is ended by the server first.
+	idle, err := pgx.Connect(t.Context(), b.url)
+	require.NoError(t, err)
+	_, err = idle.Exec(t.Context(), `SET idle_session_timeout = '400ms'`)
+	require.NoError(t, err)
+	_, err = idle.WaitForNotification(t.Context())
+	require.Error(t, err)
+	select {
+	case <-lost:
+		t.Fatal("lost although it stirred")
+	default:
+	}
+	release()
 }
 
 func TestLeadIsPerDatabase(t *testing.T) {

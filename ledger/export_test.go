@@ -1,0 +1,4 @@
+package ledger
+
+// LeadFor is Lead with its own timing, for tests.
+var LeadFor = (*Ledger).lead
