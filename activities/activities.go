@@ -117,6 +117,8 @@ func (a *Activities) Finish(ctx context.Context, call agent.FinishCall) (agent.F
 
 // SettleCommand decides a command whose activity has ended in an error.
 func (a *Activities) SettleCommand(ctx context.Context, call agent.SettleCall) (agent.SettleReply, error) {
+	stopHeartbeat := heartbeat(context.WithoutCancel(ctx))
+	defer stopHeartbeat()
 	row, err := a.ledger.Settle(ctx, call)
 	if err != nil {
 		return agent.SettleReply{}, crossing(err)

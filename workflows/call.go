@@ -143,7 +143,7 @@ func (e *execution) began(call agent.Call) {
 func (e *execution) settle(ctx workflow.Context, call agent.Call, reason *agent.Error) (agent.SettleReply, error) {
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	call.Scope = e.scope()
-	reply, err := do(ctx, agent.SettleCommand, agent.SettleCall{Call: call, Reason: reason}, housekeeping("settle "+call.CommandID))
+	reply, err := do(ctx, agent.SettleCommand, agent.SettleCall{Call: call, Reason: reason}, settling(call.CommandID))
 	if err == nil {
 		e.acknowledge(call.Facts)
 	}

@@ -141,7 +141,7 @@ func (e *Effects) HTTP(ctx workflow.Context, effectID string, req agent.HTTPRequ
 // settle asks what became of a request whose activity ended in an error.
 func (e *Effects) settle(ctx workflow.Context, call agent.Call, reason *agent.Error) (agent.SettleReply, error) {
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	return do(ctx, agent.SettleCommand, agent.SettleCall{Call: call, Reason: reason}, housekeeping("settle "+call.CommandID))
+	return do(ctx, agent.SettleCommand, agent.SettleCall{Call: call, Reason: reason}, settling(call.CommandID))
 }
 
 func (e *Effects) replays() bool {

@@ -88,7 +88,14 @@ func effectOptions(call agent.Call, summary string) workflow.ActivityOptions {
 	}
 }
 
-// housekeeping are the options of activities without an effect.
+// housekeeping are the options of activities without an effect: one transaction. One that takes longer than a lost worker is
+// given is better tried again, elsewhere.
 func housekeeping(summary string) workflow.ActivityOptions {
-	return workflow.ActivityOptions{StartToCloseTimeout: commitGrace, RetryPolicy: retryPolicy(), Summary: summary}
+	return workflow.ActivityOptions{StartToCloseTimeout: heartbeatTimeout, RetryPolicy: retryPolicy(), Summary: summary}
+}
+
+// settling are the options of SettleCommand, which may ask a tool.
+func settling(commandID string) workflow.ActivityOptions {
+	return workflow.ActivityOptions{StartToCloseTimeout: commitGrace, HeartbeatTimeout: heartbeatTimeout, RetryPolicy: retryPolicy(),
+		Summary: "settle " + commandID}
 }
