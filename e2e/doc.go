@@ -1,3 +1,3 @@
 // Package e2e tries Runledger as its users do: real processes, a real Postgres, a real Temporal, HTTP and SSE, and kills.
-// It holds tests only.
+// It holds tests only. The program in folder soak does the same at random, for as long as it is asked to.
 package e2e

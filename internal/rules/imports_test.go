@@ -139,6 +139,11 @@ var table = []rule{
 		pkg: "e2e/faultworker", may: []string{"agent", "ledger", "model", "model/scripted", "tool", "worker"},
 		why: "a worker as users write theirs, that end-to-end tests hold and break",
 	},
+	{
+		pkg: "e2e/soak", may: []string{"agent", "devstack"}, uses: []string{pgx},
+		why: "a client of real processes: it reads over the API. Only whether the sessions of a killed process have ended, and what " +
+			"they left dispatched at that moment, it asks Postgres itself",
+	},
 }
 
 // forTests is what test files may import beyond their package's rule.
@@ -164,7 +169,7 @@ var reserved = []struct {
 	why      string
 }{
 	{"database/sql", []string{"ledger"}, "SQL has one home"},
-	{"os/exec", []string{"devstack", "tool/mcp", "internal/pgtest"}, "who starts processes must end them, whatever happens"},
+	{"os/exec", []string{"devstack", "tool/mcp", "internal/pgtest", "e2e/soak"}, "who starts processes must end them, whatever happens"},
 	{"testing", []string{"agenttest", "internal/pgtest", "model/modeltest"}, "test code in production brings its flags along"},
 	{"unsafe", nil, "nothing here is worth it"},
 	{"plugin", nil, "a plugin is built with the exact program or crashes"},
@@ -292,7 +297,7 @@ func TestImportTable(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{"agent", "policy"}, reach("workflows"))
 	for _, r := range table {
-		if r.pkg != "ledger" && r.pkg != "internal/pgtest" {
+		if !slices.Contains([]string{"ledger", "internal/pgtest", "e2e/soak"}, r.pkg) {
 			require.NotContains(t, r.uses, pgx)
 		}
 	}
