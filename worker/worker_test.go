@@ -232,7 +232,9 @@ func TestStopWhileToolsArePublished(t *testing.T) {
 // R0-23: a run as long as a plan may be is recorded, verified and audited like any other.
 func TestALongRun(t *testing.T) {
 	t.Parallel()
-	s := start(t, replies(func(model.Request) (model.Reply, error) { return model.Reply{Text: "done", Finish: model.FinishStop}, nil }))
+	s := start(t, replies(func(model.Request) (model.Reply, error) {
+		return model.Reply{Text: "done", Finish: model.FinishStop}, nil
+	}))
 	plan := &agent.Plan{Nodes: []agent.Node{double("n0", "1", nil)}}
 	for i := 1; i < agent.MaxPlanNodes-1; i++ { // and the answer
 		plan.Nodes = append(plan.Nodes, double(fmt.Sprintf("n%d", i), fmt.Sprint(100+i), nil, fmt.Sprintf("n%d", i-1)))
