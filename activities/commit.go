@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -84,13 +85,13 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 	c.begin.Call = c.call
 	c.begin.FailureMessage = c.failureMessage
 	c.begin.Reconciles = c.reconcile != nil
-	c.begin.Dispatch = agent.Dispatch{Epoch: c.call.Epoch, Schedule: c.call.Schedule, Attempt: info.Attempt}
+	c.begin.Dispatch = agent.Dispatch{Epoch: c.call.Epoch, Schedule: c.call.Schedule, Attempt: info.Attempt, Token: rand.Text()}
 
 	stopHeartbeat := heartbeat(durable)
 	defer stopHeartbeat()
 
 	a.at(ctx, agent.BeforeBegin, c.call)
-	a.refuse(ctx, &c)
+	a.refuse(durable, &c)
 	unused := 0 // the dispatch that this attempt was given and has not used
 	for {
 		begun, asked, err := a.beginCommand(durable, c.begin)
@@ -137,6 +138,8 @@ func (a *Activities) refuse(ctx context.Context, c *command) {
 	asked := c.asked
 	asked.RunID, asked.NodeID, asked.CommandID = c.call.RunID, c.call.NodeID, c.call.CommandID
 	asked.Kind, asked.Tool, asked.Effect, asked.Arguments = c.begin.Kind, c.begin.Tool, c.begin.Effect, c.begin.Input
+	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
+	defer cancel()
 	decision, reason, err := a.policy(ctx, asked)
 	if err != nil {
 		decision, reason = policy.Forbid, "the policy could not decide: "+err.Error()
@@ -329,7 +332,8 @@ func (a *Activities) conclude(ctx context.Context, c command, begun agent.Begun,
 	if end.lost {
 		return agent.CommandRow{}, final(agent.CodeSuperseded, "command %s: %s", c.call.CommandID, end.reason.Message)
 	}
-	if end.state == agent.CommandInDoubt && c.reconcile != nil && !errors.Is(cause, errCancelled) {
+	own := end.reason.CommandID == c.call.CommandID // else an effect inside of it is in doubt, of which its tool knows nothing
+	if end.state == agent.CommandInDoubt && own && c.reconcile != nil && !errors.Is(cause, errCancelled) {
 		// Its tool can find out. The next attempt asks it, as if this worker had been lost.
 		end.state, end.retryAfter = agent.Dispatched, firstBackoff
 	}

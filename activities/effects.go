@@ -174,6 +174,7 @@ func (f *toolEffects) HTTP(ctx context.Context, effectID string, req tool.HTTPRe
 	c.asked.Agent = f.agent
 	c.call.Refusal = f.refusal(c)
 	c.begin.Call, c.begin.Dispatch, c.begin.Within = c.call, f.within.Dispatch, &f.within
+	c.begin.Dispatch.Token = rand.Text() // the tool may ask again: that is another try, not the one whose reply was lost
 	row, err := f.a.passWithin(ctx, c)
 	if err != nil {
 		return tool.HTTPResponse{}, err

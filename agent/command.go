@@ -110,6 +110,9 @@ type Dispatch struct {
 	Epoch    int   `json:"epoch"`
 	Schedule int   `json:"schedule_no"`
 	Attempt  int32 `json:"attempt"`
+	// Token is drawn anew whenever a worker takes a command to the gate. The numbers come again when an execution is reset in
+	// Temporal; the same token means the same try, whose reply was lost.
+	Token string `json:"token,omitempty"`
 }
 
 // Before reports whether d was scheduled before o.

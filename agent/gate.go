@@ -148,6 +148,11 @@ func (row *CommandRow) lost(a Ask, now time.Time) Verdict {
 	return MayExecuteAgain
 }
 
+// Reopened reports whether somebody has said that the command may be dispatched again, and nobody has yet.
+func (row *CommandRow) Reopened() bool {
+	return row.State == Released && row.BaseNo > 0 && row.BaseNo == row.DispatchNo
+}
+
 func (row *CommandRow) exhausted() bool { return row.DispatchNo-row.BaseNo >= MaxDispatches }
 
 // Begin asks the ledger to let a dispatch execute a command.

@@ -90,6 +90,11 @@ func (t *txn) commitOwned(ctx context.Context, c agent.Commit, late bool) (agent
 	case resolves:
 		said = &agent.CommandResolvedData{Outcome: agent.OutcomeCommitted, By: agent.ByLateResult}
 	}
+	if c.Reconciled && c.Message == nil {
+		if err := t.answerFound(ctx, &c); err != nil {
+			return agent.Decided{}, err
+		}
+	}
 	// A new execution ends the node by itself, when it meets the command again.
 	c.Ends = c.Ends && t.run.epoch == c.Epoch
 	if err := t.commit(c, said); err != nil {
@@ -142,10 +147,10 @@ func (t *txn) commit(c agent.Commit, said *agent.CommandResolvedData) error {
 		return err
 	}
 	t.writes.Queue(`UPDATE commands SET state = 'committed', sequence_number = $3, result = $4, result_hash = $5, result_bytes = $6, usage = $7,
-			latency_ms = $8, decided_at = $9, error = NULL, unannounced = $10, owner_epoch = $11, owner_schedule = $12, owner_attempt = $13
+			latency_ms = $8, decided_at = $9, error = NULL, unannounced = $10, owner_epoch = $11, owner_schedule = $12, owner_attempt = $13, owner_token = $14
 			WHERE run_id = $1 AND command_id = $2`,
 		c.RunID, c.CommandID, committed, inline, hash, len(c.Result), nullJSON(usage), c.Event.LatencyMS, t.now, ended,
-		t.command.Owner.Epoch, t.command.Owner.Schedule, t.command.Owner.Attempt)
+		t.command.Owner.Epoch, t.command.Owner.Schedule, t.command.Owner.Attempt, t.command.Owner.Token)
 	t.dropOutput(c.CommandID)
 	t.command.State, t.command.Sequence, t.command.Result, t.command.ResultHash, t.command.Error = agent.Committed, committed, c.Result, hash, nil
 	switch {
@@ -174,7 +179,7 @@ func (t *txn) commit(c agent.Commit, said *agent.CommandResolvedData) error {
 func (l *Ledger) Conclude(ctx context.Context, c agent.Conclude) (agent.Decided, error) {
 	var decided agent.Decided
 	err := l.writeLate(ctx, txnScope{runID: c.RunID, epoch: c.Epoch, commandID: c.CommandID}, func(t *txn, late bool) (err error) {
-		decided, err = t.concludeOwned(c, late)
+		decided, err = t.concludeOwned(ctx, c, late)
 		return err
 	})
 	if err != nil {
@@ -183,11 +188,37 @@ func (l *Ledger) Conclude(ctx context.Context, c agent.Conclude) (agent.Decided,
 	return decided, nil
 }
 
-func (t *txn) concludeOwned(c agent.Conclude, late bool) (agent.Decided, error) {
+// innerKnown reports whether a command that is about to be in doubt because of an effect inside of it need not be: somebody
+// has said meanwhile what became of that effect.
+func (t *txn) innerKnown(ctx context.Context, c agent.Conclude) (known bool, err error) {
+	if c.Error == nil || c.Error.CommandID == c.CommandID {
+		return false, nil
+	}
+	if owner, inner := agent.OwnerCommandID(c.Error.CommandID); !inner || owner != c.CommandID {
+		return false, nil
+	}
+	err = t.tx.QueryRow(ctx, `SELECT coalesce((SELECT state NOT IN ('in_doubt', 'dispatched') FROM commands WHERE run_id = $1 AND command_id = $2), false)`,
+		c.RunID, c.Error.CommandID).Scan(&known)
+	return known, err
+}
+
+// answerFound gives the result of a lost call of a react loop the place in the conversation that its own commit would have
+// given it.
+func (t *txn) answerFound(ctx context.Context, c *agent.Commit) error {
+	message, err := t.answerTo(ctx, t.command)
+	if err != nil || message == nil {
+		return err
+	}
+	message.Content = string(c.Result)
+	c.Message, c.Checkpoint = message, agent.ToolComplete
+	return nil
+}
+
+func (t *txn) concludeOwned(ctx context.Context, c agent.Conclude, late bool) (agent.Decided, error) {
 	if t.command == nil {
 		return agent.Decided{}, t.current(c.Call, fmt.Errorf("it was never dispatched"))
 	}
-	if t.command.State == agent.CommandInDoubt && (c.State == agent.CommandInDoubt || c.State == agent.CommandAborted) {
+	if t.command.State == agent.CommandInDoubt && c.State != agent.CommandFailed && c.State != agent.Released {
 		return agent.Decided{Row: t.command}, t.current(c.Call, nil) // nothing is known that was not
 	}
 	may, resolves, err := t.speaks(c.Call, c.Dispatch, c.DispatchNo, false, late)
@@ -199,9 +230,20 @@ func (t *txn) concludeOwned(c agent.Conclude, late bool) (agent.Decided, error) 
 		if c.State == agent.CommandFailed {
 			said.Outcome = agent.OutcomeFailed
 		}
-		return agent.Decided{Row: t.command, Mine: true}, t.resolve(said, c.Error, c.Message)
+		decided := agent.Decided{Row: t.command, Mine: true}
+		if err := t.resolve(said, c.Error, c.Message); err != nil {
+			return decided, err
+		}
+		return decided, t.resolveOwner(ctx, said.By, c.CommandID)
 	}
 	state := c.State
+	if state == agent.CommandInDoubt {
+		if known, err := t.innerKnown(ctx, c); err != nil {
+			return agent.Decided{}, err
+		} else if known {
+			state = agent.Released
+		}
+	}
 	if state == agent.Released && c.DispatchNo-t.command.BaseNo >= agent.MaxDispatches {
 		state = agent.CommandFailed
 		c.Error = &agent.Error{Code: agent.CodeTooManyTries, NodeID: c.NodeID, CommandID: c.CommandID,
@@ -274,8 +316,8 @@ func (t *txn) decide(d agent.Dispatch, state agent.CommandState, reason *agent.E
 		return err
 	}
 	t.writes.Queue(`UPDATE commands SET state = $3, error = $4, sequence_number = $5, latency_ms = $6, decided_at = $7,
-			owner_epoch = $8, owner_schedule = $9, owner_attempt = $10, unannounced = $11 WHERE run_id = $1 AND command_id = $2`,
-		t.run.runID, c.CommandID, state, string(safe), c.Sequence, latencyMS, t.now, c.Owner.Epoch, c.Owner.Schedule, c.Owner.Attempt, ended)
+			owner_epoch = $8, owner_schedule = $9, owner_attempt = $10, unannounced = $11, owner_token = $12 WHERE run_id = $1 AND command_id = $2`,
+		t.run.runID, c.CommandID, state, string(safe), c.Sequence, latencyMS, t.now, c.Owner.Epoch, c.Owner.Schedule, c.Owner.Attempt, ended, c.Owner.Token)
 	t.dropOutput(c.CommandID)
 	return nil
 }

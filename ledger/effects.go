@@ -70,10 +70,10 @@ func (t *txn) recordValue(v agent.NewValue) error {
 		State: agent.Committed, DispatchNo: 1, Owner: owner, Sequence: t.last, Result: v.Value, ResultHash: hash}
 	// The kind is all of its input: under the gate this command is never taken for another.
 	t.writes.Queue(`INSERT INTO commands (run_id, command_id, node_id, kind, effect_class, state, input_hash, dispatch_no, owner_epoch, owner_schedule,
-			owner_attempt, sequence_number, result, result_hash, result_bytes, emitted_at, decided_at)
-		VALUES ($1, $2, $3, $4, $5, 'committed', $4, 1, $6, $7, $8, $9, $10, $11, $12, $13, $13)`,
+			owner_attempt, sequence_number, result, result_hash, result_bytes, emitted_at, decided_at, owner_token)
+		VALUES ($1, $2, $3, $4, $5, 'committed', $4, 1, $6, $7, $8, $9, $10, $11, $12, $13, $13, $14)`,
 		v.RunID, v.CommandID, v.NodeID, v.Kind, agent.Deterministic, owner.Epoch, owner.Schedule, owner.Attempt,
-		t.last, []byte(v.Value), hash, len(v.Value), t.now)
+		t.last, []byte(v.Value), hash, len(v.Value), t.now, owner.Token)
 	return nil
 }
 
@@ -85,8 +85,9 @@ func (t *txn) fence(ctx context.Context, within *agent.Within) error {
 	}
 	var owned bool
 	err := t.tx.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM commands WHERE run_id = $1 AND command_id = $2 AND dispatch_no = $3
-			AND owner_epoch = $4 AND owner_schedule = $5 AND owner_attempt = $6 AND state IN ('dispatched', 'in_doubt'))`,
-		t.run.runID, within.CommandID, within.DispatchNo, within.Dispatch.Epoch, within.Dispatch.Schedule, within.Dispatch.Attempt).Scan(&owned)
+			AND owner_epoch = $4 AND owner_schedule = $5 AND owner_attempt = $6 AND owner_token = $7 AND state IN ('dispatched', 'in_doubt'))`,
+		t.run.runID, within.CommandID, within.DispatchNo, within.Dispatch.Epoch, within.Dispatch.Schedule, within.Dispatch.Attempt,
+		within.Dispatch.Token).Scan(&owned)
 	if err == nil && !owned {
 		err = agent.Failed(agent.CodeSuperseded, "command %s is no longer that of this dispatch", within.CommandID)
 	}
@@ -97,7 +98,7 @@ func (t *txn) fence(ctx context.Context, within *agent.Within) error {
 // the command, whatever its class is. It reports false when there is none.
 func (t *txn) doubtWithin(ctx context.Context, call agent.SettleCall) (bool, error) {
 	owner := t.command
-	if owner == nil || owner.Kind != agent.ToolCommand || owner.State != agent.Dispatched && owner.State != agent.Released ||
+	if owner == nil || owner.Reopened() || owner.Kind != agent.ToolCommand || owner.State != agent.Dispatched && owner.State != agent.Released ||
 		owner.Owner.Epoch == call.Epoch && owner.Owner.Schedule > call.Schedule {
 		return false, nil
 	}

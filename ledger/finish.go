@@ -61,6 +61,9 @@ func (t *txn) settle(call agent.SettleCall) error {
 	if t.command != nil && t.command.Owner.Epoch == d.Epoch && t.command.Owner.Schedule > d.Schedule {
 		return nil // the repetition of an earlier call; a newer schedule has the command, or its fence stands
 	}
+	if t.command != nil && t.command.Reopened() {
+		return nil // somebody has said meanwhile that it may be dispatched again
+	}
 	if t.command == nil || t.command.State == agent.Fenced {
 		t.command = &agent.CommandRow{RunID: call.RunID, CommandID: call.CommandID, NodeID: call.NodeID, State: agent.Fenced, Owner: d}
 		t.writes.Queue(`INSERT INTO commands (run_id, command_id, node_id, kind, state, owner_epoch, owner_schedule, owner_attempt)
@@ -121,7 +124,7 @@ func (l *Ledger) Finish(ctx context.Context, call agent.FinishCall) (agent.Finis
 
 // settleOpen decides every command that has no outcome.
 func (t *txn) settleOpen(ctx context.Context, call agent.FinishCall) error {
-	rows, err := t.tx.Query(ctx, `SELECT command_id, node_id, kind, tool, effect_class, state, dispatch_no, owner_epoch, owner_schedule, owner_attempt
+	rows, err := t.tx.Query(ctx, `SELECT command_id, node_id, kind, tool, effect_class, state, dispatch_no, owner_epoch, owner_schedule, owner_attempt, owner_token
 		FROM commands WHERE run_id = $1 AND state IN ('dispatched', 'released') ORDER BY command_id FOR NO KEY UPDATE`, call.RunID)
 	if err != nil {
 		return err
@@ -129,7 +132,7 @@ func (t *txn) settleOpen(ctx context.Context, call agent.FinishCall) error {
 	open, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (agent.CommandRow, error) {
 		c := agent.CommandRow{RunID: call.RunID}
 		err := row.Scan(&c.CommandID, &c.NodeID, &c.Kind, &c.Tool, &c.Effect, &c.State, &c.DispatchNo,
-			&c.Owner.Epoch, &c.Owner.Schedule, &c.Owner.Attempt)
+			&c.Owner.Epoch, &c.Owner.Schedule, &c.Owner.Attempt, &c.Owner.Token)
 		return c, err
 	})
 	if err != nil {

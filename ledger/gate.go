@@ -160,16 +160,16 @@ func (t *txn) writeRow(b agent.Begin, dispatchNo int, deadline time.Time) {
 		model = b.Model.Model
 	}
 	t.writes.Queue(`INSERT INTO commands (run_id, command_id, node_id, kind, tool, model, effect_class, state, input_hash, input, dispatch_no,
-			owner_epoch, owner_schedule, owner_attempt, lease_until, deadline, emitted_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, 'dispatched', $8, $9, $10, $11, $12, $13, $14, $15, $16)
+			owner_epoch, owner_schedule, owner_attempt, lease_until, deadline, emitted_at, owner_token)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, 'dispatched', $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
 		ON CONFLICT (run_id, command_id) DO UPDATE SET kind = excluded.kind, tool = excluded.tool, model = excluded.model,
 			effect_class = excluded.effect_class, state = excluded.state, input_hash = excluded.input_hash, input = excluded.input,
 			dispatch_no = excluded.dispatch_no, owner_epoch = excluded.owner_epoch, owner_schedule = excluded.owner_schedule,
-			owner_attempt = excluded.owner_attempt, lease_until = excluded.lease_until, deadline = excluded.deadline,
+			owner_attempt = excluded.owner_attempt, owner_token = excluded.owner_token, lease_until = excluded.lease_until, deadline = excluded.deadline,
 			sequence_number = 0, error = NULL, decided_at = NULL,
 			emitted_at = CASE WHEN commands.dispatch_no = 0 THEN excluded.emitted_at ELSE commands.emitted_at END`,
 		b.RunID, b.CommandID, b.NodeID, b.Kind, textSafe(b.Tool), textSafe(model), b.Effect, b.InputHash, []byte(b.Input), dispatchNo,
-		b.Dispatch.Epoch, b.Dispatch.Schedule, b.Dispatch.Attempt, t.now.Add(agent.Lease), deadline, t.now)
+		b.Dispatch.Epoch, b.Dispatch.Schedule, b.Dispatch.Attempt, t.now.Add(agent.Lease), deadline, t.now, b.Dispatch.Token)
 }
 
 // emit appends what precedes the first execution of a command.

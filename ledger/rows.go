@@ -22,7 +22,7 @@ func scanEvent(row pgx.CollectableRow) (agent.Event, error) {
 
 // commandRowColumns reads a command with its result's bytes, wherever they stand. $1 is the run, $2 the command.
 const commandRowColumns = `SELECT c.run_id, c.command_id, c.node_id, c.kind, c.tool, c.effect_class, c.state, c.input_hash, c.dispatch_no, c.base_no,
-	c.owner_epoch, c.owner_schedule, c.owner_attempt, c.lease_until, c.deadline, c.sequence_number,
+	c.owner_epoch, c.owner_schedule, c.owner_attempt, c.owner_token, c.lease_until, c.deadline, c.sequence_number,
 	coalesce(c.result, (SELECT p.bytes FROM payloads p WHERE p.hash = c.result_hash)), c.result_hash, c.error, c.resolution
 	FROM commands c WHERE c.run_id = $1 AND c.command_id = $2 `
 
@@ -32,7 +32,7 @@ func collectCommandRow(rows pgx.Rows) (*agent.CommandRow, error) {
 		var lease, deadline *time.Time
 		var result, failure []byte
 		err := row.Scan(&c.RunID, &c.CommandID, &c.NodeID, &c.Kind, &c.Tool, &c.Effect, &c.State, &c.InputHash, &c.DispatchNo, &c.BaseNo,
-			&c.Owner.Epoch, &c.Owner.Schedule, &c.Owner.Attempt, &lease, &deadline, &c.Sequence, &result, &c.ResultHash, &failure, &c.Resolution)
+			&c.Owner.Epoch, &c.Owner.Schedule, &c.Owner.Attempt, &c.Owner.Token, &lease, &deadline, &c.Sequence, &result, &c.ResultHash, &failure, &c.Resolution)
 		if err != nil {
 			return nil, err
 		}

@@ -16,7 +16,7 @@ import (
 // It ends as the run ends: a failed run fails the workflow with the run's error code as its type, a cancelled one cancels it.
 func AgentExecution(ctx workflow.Context, in agent.RunInput) (agent.RunOutput, error) {
 	ctx, cancel := workflow.WithCancel(ctx)
-	e := &execution{in: in, plan: in.Plan, state: in.State, cancel: cancel, resolved: map[string]int{}}
+	e := &execution{in: in, plan: in.Plan, state: in.State, cancel: cancel, resolved: map[string]agent.Intent{}, used: map[string]int64{}}
 	e.logger = workflow.GetLogger(ctx)
 	if err := workflow.SetQueryHandler(ctx, agent.StateQuery, e.query); err != nil {
 		return agent.RunOutput{}, err
@@ -53,9 +53,11 @@ type execution struct {
 	waiting agent.Bits
 	busy    int
 	parked  int
-	// doubts are the commands that wait for a resolution; resolved is, by command, the last dispatch that was resolved.
+	// doubts are the commands that wait for a resolution; resolved is, by command, the last word that nothing has gone on by
+	// yet, and used the intent of the last word that something has.
 	doubts   []string
-	resolved map[string]int
+	resolved map[string]agent.Intent
+	used     map[string]int64
 	// failure is set when the run cannot go on: the first node that failed and that its plan does not go on without.
 	failure *agent.Error
 	// news tells the scheduler of the plan's nodes what became of one.
@@ -147,6 +149,9 @@ func (e *execution) finish(ctx workflow.Context, failure *agent.Error) (agent.Ru
 	out := agent.RunOutput(reply)
 	switch reply.Status {
 	case agent.FailedStatus:
+		if call.Error == nil { // somebody else has ended the run
+			call.Error = &agent.Error{Code: agent.CodeExecutionLost, Message: "the run had ended as failed"}
+		}
 		return out, temporal.NewNonRetryableApplicationError(call.Error.Error(), string(call.Error.Code), nil)
 	case agent.Cancelled:
 		return out, temporal.NewCanceledError()
@@ -170,7 +175,9 @@ func (e *execution) listen(ctx workflow.Context) {
 		AddReceive(resolutions, func(c workflow.ReceiveChannel, _ bool) {
 			var intent agent.Intent
 			c.Receive(ctx, &intent)
-			e.resolved[intent.CommandID] = max(e.resolved[intent.CommandID], intent.DispatchNo)
+			if intent.ID > e.used[intent.CommandID] { // else it was delivered before
+				e.resolved[intent.CommandID] = intent
+			}
 		})
 	for {
 		selector.Select(ctx)

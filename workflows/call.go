@@ -98,14 +98,13 @@ func (e *execution) decided(ctx workflow.Context, call agent.Call, opts workflow
 			return reply, nil
 		}
 		reason := asAgentError(err)
-		switch reason.Code {
-		case agent.CodeStaleEpoch:
+		if reason.Code == agent.CodeStaleEpoch {
 			e.replaced = reason
 			e.cancel()
 			return end(unbegun(call, reason.Message))
-		case agent.CodeMismatch:
-			return end(&agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeFailed, Error: reason}})
 		}
+		// A mismatch is settled like any other error: what is on record by now, committed perhaps by the attempt before a deploy,
+		// stands.
 		settled, err := e.settle(ctx, call, reason)
 		if err != nil {
 			cause := asAgentError(err)
@@ -124,7 +123,7 @@ func (e *execution) decided(ctx workflow.Context, call agent.Call, opts workflow
 			untilStopped(ctx) // the record knows of the cancellation already; its signal is on the way
 			continue
 		}
-		if fences == maxFences {
+		if fences == maxFences || reason.Code == agent.CodeMismatch {
 			reason.NodeID, reason.CommandID = call.NodeID, call.CommandID
 			return end(&agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeFailed, Error: reason}})
 		}

@@ -14,17 +14,21 @@ type rests func(ctx workflow.Context, parked bool)
 // awaitResolution parks a command in doubt until somebody, or a late result, resolves its dispatch. The commands that do not
 // depend on it go on. It reports false when the run is stopped first.
 func (e *execution) awaitResolution(ctx workflow.Context, call agent.Call, dispatchNo int, rests rests) bool {
-	resolved := func() bool { return e.resolved[call.CommandID] >= max(dispatchNo, 1) }
-	if resolved() { // the news came before the reply that calls it in doubt
-		return ctx.Err() == nil
+	resolved := func() bool { return e.resolved[call.CommandID].DispatchNo >= max(dispatchNo, 1) }
+	if !resolved() { // else the news came before the reply that calls it in doubt
+		e.doubts = append(e.doubts, call.CommandID)
+		rests(ctx, true)
+		e.show(ctx)
+		err := workflow.Await(ctx, resolved)
+		e.doubts = slices.DeleteFunc(e.doubts, func(id string) bool { return id == call.CommandID })
+		rests(ctx, false)
+		if err != nil {
+			return false
+		}
 	}
-	e.doubts = append(e.doubts, call.CommandID)
-	rests(ctx, true)
-	e.show(ctx)
-	err := workflow.Await(ctx, resolved)
-	e.doubts = slices.DeleteFunc(e.doubts, func(id string) bool { return id == call.CommandID })
-	rests(ctx, false)
-	return err == nil
+	e.used[call.CommandID] = e.resolved[call.CommandID].ID
+	delete(e.resolved, call.CommandID)
+	return ctx.Err() == nil
 }
 
 // nodeRests parks a node with its command: it leaves its place to others. The scheduler of the nodes does the counting, so
@@ -59,6 +63,9 @@ func (e *execution) watchDoubt(ctx workflow.Context) {
 			return
 		}
 		e.record(ctx, agent.InDoubt)
+		if !stands() && !e.over { // a resolution came while that was on its way
+			e.record(ctx, agent.Running)
+		}
 		if workflow.Await(ctx, func() bool { return !stands() }) != nil {
 			return
 		}

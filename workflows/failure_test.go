@@ -159,7 +159,7 @@ func TestActivityErrors(t *testing.T) {
 		"the worker was lost": {node: idempotent, effects: []effect{{ends: lost, code: agent.CodeTimeout}}, ends: agent.FailedStatus,
 			code: agent.CodeTimeout, called: 1, settled: 1, reason: agent.CodeTimeout},
 		"another input": {node: idempotent, effects: []effect{{ends: refused, code: agent.CodeMismatch}}, ends: agent.FailedStatus,
-			code: agent.CodeMismatch, called: 1, settled: 0},
+			code: agent.CodeMismatch, called: 1, settled: 1, reason: agent.CodeMismatch},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

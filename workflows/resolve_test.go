@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
@@ -144,4 +145,56 @@ func TestAuditForbidsWhatIsNotOnRecord(t *testing.T) {
 	w = run(t, turn, script{"main#1": {asks(1)}})
 	require.Equal(t, agent.CodeForbidden, w.failure(), "no model is told that a tool was forbidden")
 	require.ErrorContains(t, w.err, "command main#1.0")
+}
+
+// A word that something has gone on by is used up: the same dispatch in doubt again waits for another.
+func TestDoubtOfAResolvedDispatch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, input(graph(send("a"), say("b", "a"))), script{"a": {after(100*time.Hour, resolves("a", agent.OutcomeRetry)),
+		{ends: refused, begun: func(w *world) {
+			w.decide(w.rows["a"], agent.CommandInDoubt, &agent.Error{Code: agent.CodeInDoubt}) // the settle's word
+			w.env.RegisterDelayedCallback(func() { w.cancel(0) }, 10*time.Minute)
+		}}, {}}})
+	w.run()
+	require.LessOrEqual(t, len(w.commands()), 4, "scheduled again and again")
+}
+
+// Somebody else, the watcher, has ended the run: Finish tells of an end that it was not asked for.
+func TestFinishOfARunThatHasFailed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, input(graph(say("a"))), script{})
+	w.env.OnActivity(string(agent.Finish), mock.Anything, mock.Anything).Return(agent.FinishReply{Status: agent.FailedStatus, Sequence: 9}, nil)
+	w.run()
+	require.Error(t, w.err)
+	require.NotContains(t, w.err.Error(), "nil pointer")
+}
+
+// One of two doubts is resolved while the status in doubt is on its way to the ledger: the status is set right.
+func TestStatusWhenADoubtIsResolvedMeanwhile(t *testing.T) {
+	t.Parallel()
+	var during agent.Status
+	w := newWorld(t, input(graph(send("a"), send("c"), say("b", "a", "c"))), script{
+		"a": {{ends: doubts}, {takes: 10 * time.Hour, begun: func(w *world) {
+			w.env.RegisterDelayedCallback(func() { during = w.status }, 5*time.Hour)
+			w.env.RegisterDelayedCallback(func() { w.resolve("c", agent.OutcomeCommitted, 0) }, 6*time.Hour)
+		}}},
+		"c": {{ends: doubts}, {}},
+	})
+	w.recording = func(w *world) {
+		w.recording = nil
+		w.resolve("a", agent.OutcomeRetry, 0)
+	}
+	w.run()
+	require.NoError(t, w.err)
+	require.Equal(t, agent.Running, during, "a is at work")
+}
+
+// A command that was committed before a deploy asks with another input stands as it is on record.
+func TestMismatchAfterACommit(t *testing.T) {
+	t.Parallel()
+	w := run(t, input(graph(work("a"), say("b", "a"))), script{"a": {{ends: unheard, code: agent.CodeMismatch}}})
+	require.NoError(t, w.err)
+	require.Equal(t, []string{"a", "b"}, w.commands())
+	w = run(t, input(graph(work("a"), say("b", "a"))), script{"a": {{ends: lost, code: agent.CodeMismatch}}})
+	require.Equal(t, agent.CodeMismatch, w.failure())
 }

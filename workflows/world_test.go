@@ -84,8 +84,9 @@ type world struct {
 	lastFact int
 	// refuseRecord and refuseSettle: the ledger does not take what they bring.
 	refuseRecord, refuseSettle bool
-	// finishing is called when Finish has begun.
-	finishing func(*world)
+	// finishing is called when Finish has begun, recording when Record has.
+	finishing, recording func(*world)
+	intents              int64
 	// calls are in the order in which the workflow scheduled them. atWork are the commands between begin and end, most is
 	// the largest number of them at a time.
 	calls  []called
@@ -387,6 +388,9 @@ func (w *world) settle(in agent.SettleCall) pending[agent.SettleReply] {
 }
 
 func (w *world) record(in agent.RecordCall) pending[agent.RecordReply] {
+	if w.recording != nil {
+		w.recording(w)
+	}
 	return pending[agent.RecordReply]{end: func() (agent.RecordReply, error) {
 		if w.refuseRecord {
 			return agent.RecordReply{}, agent.Failed(agent.CodeInternal, "refused")
@@ -609,7 +613,8 @@ func (w *world) resolve(commandID string, outcome agent.Outcome, after time.Dura
 	if w.status == agent.InDoubt {
 		w.status = agent.Running
 	}
-	intent := agent.Intent{ID: 7, CommandID: commandID, DispatchNo: row.DispatchNo}
+	w.intents++
+	intent := agent.Intent{ID: w.intents, CommandID: commandID, DispatchNo: row.DispatchNo}
 	w.env.RegisterDelayedCallback(func() {
 		w.env.SignalWorkflow(agent.ResolvedSignal, intent)
 		w.env.SignalWorkflow(agent.ResolvedSignal, intent) // the outbox delivers at least once
