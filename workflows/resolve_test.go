@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
@@ -163,7 +162,7 @@ func TestDoubtOfAResolvedDispatch(t *testing.T) {
 func TestFinishOfARunThatHasFailed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, input(graph(say("a"))), script{})
-	w.env.OnActivity(string(agent.Finish), mock.Anything, mock.Anything).Return(agent.FinishReply{Status: agent.FailedStatus, Sequence: 9}, nil)
+	w.had = &agent.FinishReply{Status: agent.FailedStatus, Sequence: 9}
 	w.run()
 	require.Error(t, w.err)
 	require.NotContains(t, w.err.Error(), "nil pointer")
