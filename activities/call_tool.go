@@ -11,6 +11,7 @@ import (
 
 	"runledger/agent"
 	"runledger/model"
+	"runledger/policy"
 	"runledger/tool"
 )
 
@@ -71,6 +72,11 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (comman
 		c.begin.Shown = recordable(a.public(ref, args))
 	}
 	c.asked.Agent = run.Definition.Agent
+	if ref, ok := run.Definition.Tool(in.Tool); ok && c.begin.Effect != ref.Effect {
+		// The workflow knows no arguments and asked about the gravest class that the tool may have. The rules are about this one.
+		c.call.Refusal = refusalBy(run.Definition.Policy, policy.Command{RunID: in.RunID, Agent: run.Definition.Agent, NodeID: in.NodeID,
+			CommandID: in.CommandID, Kind: agent.ToolCommand, Tool: in.Tool, Effect: c.begin.Effect})
+	}
 	toolCall := func(d dispatch, effects tool.Effects) tool.Call {
 		return tool.Call{Key: d.key, RunID: in.RunID, CommandID: in.CommandID, Attempt: d.no, Arguments: args, Progress: func(string) {}, Effects: effects}
 	}
@@ -109,6 +115,15 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (comman
 		}
 	}
 	return c, nil
+}
+
+// refusalBy is what a run's rules have against a command, nil for nothing.
+func refusalBy(rules *agent.Policy, c policy.Command) *agent.Refusal {
+	decision, reason := policy.Decide(rules, c)
+	if decision == policy.Execute {
+		return nil
+	}
+	return &agent.Refusal{Decision: decision, Reason: reason}
 }
 
 // toolResult is what a tool's output means for the record. message is what the conversation keeps of the call, without its

@@ -210,12 +210,8 @@ func (f *toolEffects) response(row agent.CommandRow) (tool.HTTPResponse, error) 
 
 // refusal asks the run's policy about a request.
 func (f *toolEffects) refusal(c command) *agent.Refusal {
-	decision, reason := policy.Decide(f.rules, policy.Command{RunID: f.owner.RunID, Agent: f.agent, NodeID: c.call.NodeID,
-		CommandID: c.call.CommandID, Kind: c.begin.Kind, Effect: c.begin.Effect})
-	if decision == policy.Execute {
-		return nil
-	}
-	return &agent.Refusal{Decision: decision, Reason: reason}
+	return refusalBy(f.rules, policy.Command{RunID: f.owner.RunID, Agent: f.agent, NodeID: c.call.NodeID, CommandID: c.call.CommandID,
+		Kind: c.begin.Kind, Effect: c.begin.Effect})
 }
 
 func (f *toolEffects) scope() agent.Scope {

@@ -45,6 +45,8 @@ type lab struct {
 	// models answers; tests that need no model leave it nil.
 	models model.Client
 	probe  *probe
+	// policy is that of the runs that are accepted.
+	policy *agent.Policy
 }
 
 func setup(t testing.TB) *lab {
@@ -179,7 +181,7 @@ func (l *lab) acceptIn(t testing.TB, conversationID string, mode agent.Mode, pla
 	}
 	var err error
 	a.Run.Definition, err = agent.Blueprint{Name: "default", Mode: mode, Model: agent.ModelRef{Name: "default", Model: "m"}, Tools: []string{"*"},
-		Instructions: "be kind", Limits: agent.Limits{MaxSteps: 5}}.Resolve(l.tools.Refs())
+		Instructions: "be kind", Limits: agent.Limits{MaxSteps: 5}, Policy: l.policy}.Resolve(l.tools.Refs())
 	require.NoError(t, err)
 	switch {
 	case plan != "":

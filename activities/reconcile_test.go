@@ -330,3 +330,32 @@ func TestRefusalOfTheWorkflow(t *testing.T) {
 	require.Empty(t, l.probe.of(run, "a"))
 	require.WithinDuration(t, time.Now(), *l.row(t, run, "a").DecidedAt, time.Hour)
 }
+
+// A rule about a class is about the class of this very call: a tool that can do worse is not refused for it.
+func TestRulesGoByTheClassOfTheCall(t *testing.T) {
+	t.Parallel()
+	l := setup(t)
+	var err error
+	l.tools, err = tool.NewSet(graded{l.probe.tool("mail", agent.External)})
+	require.NoError(t, err)
+	l.policy = &agent.Policy{Rules: []agent.PolicyRule{{Effects: []agent.EffectClass{agent.External}, Decision: policy.Forbid, Reason: "read only"}}}
+	for n, outcome := range map[string]agent.Outcome{"1": agent.OutcomeCommitted, "2": agent.OutcomeFailed} {
+		run := l.accept(t, agent.ModePlan, `{"nodes": [{"id": "a", "kind": "tool", "tool": "mail", "args": {"n": `+n+`}}]}`)
+		in := agent.ToolCall{Call: call(run, 1), Tool: "mail"}
+		in.Refusal = &agent.Refusal{Decision: policy.Forbid, Reason: "read only"} // by the gravest class, which is all that the workflow knows
+		reply, err := l.callTool(t, try{}, in)
+		require.NoError(t, err)
+		require.Equal(t, outcome, reply.Outcome, n)
+	}
+}
+
+// graded is external for even numbers only.
+type graded struct{ *probeTool }
+
+func (graded) EffectOf(arguments json.RawMessage) agent.EffectClass {
+	var in said
+	if json.Unmarshal(arguments, &in) != nil || in.N%2 == 0 {
+		return agent.External
+	}
+	return agent.Idempotent
+}

@@ -123,6 +123,8 @@ type RunFilter struct {
 	ConversationID string
 	Status         Status
 	Agent          string
+	// InDoubt selects runs with a command in doubt, those that have ended too.
+	InDoubt bool
 	// Before is the run id that the page goes on after (runs are listed newest first); Limit bounds the page.
 	Before string
 	Limit  int

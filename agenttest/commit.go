@@ -95,11 +95,22 @@ func (m *memory) Conclude(_ context.Context, c agent.Conclude) (decided agent.De
 	return decided, err
 }
 
+// innerKnown reports whether somebody has said meanwhile what became of the effect because of which a command is about to be in
+// doubt.
+func (t *txn) innerKnown(c agent.Conclude) bool {
+	if c.Error == nil || c.Error.CommandID == c.CommandID {
+		return false
+	}
+	inner := t.run.rows[c.Error.CommandID]
+	owner, ok := agent.OwnerCommandID(c.Error.CommandID)
+	return ok && owner == c.CommandID && inner != nil && inner.State != agent.CommandInDoubt && inner.State != agent.Dispatched
+}
+
 func (t *txn) conclude(c agent.Conclude) (mine bool, err error) {
 	if t.command == nil {
 		return false, t.current(c.Call, errors.New("it was never dispatched"))
 	}
-	if t.command.State == agent.CommandInDoubt && (c.State == agent.CommandInDoubt || c.State == agent.CommandAborted) {
+	if t.command.State == agent.CommandInDoubt && c.State != agent.CommandFailed && c.State != agent.Released {
 		return false, t.current(c.Call, nil) // nothing is known that was not
 	}
 	may, resolves, err := t.speaks(c.Call, c.Dispatch, c.DispatchNo, false)
@@ -111,9 +122,15 @@ func (t *txn) conclude(c agent.Conclude) (mine bool, err error) {
 		if c.State == agent.CommandFailed {
 			said.Outcome = agent.OutcomeFailed
 		}
-		return true, t.resolve(said, c.Error, c.Message)
+		if err := t.resolve(said, c.Error, c.Message); err != nil {
+			return true, err
+		}
+		return true, t.resolveOwner(said.By)
 	}
 	state := c.State
+	if state == agent.CommandInDoubt && t.innerKnown(c) {
+		state = agent.Released
+	}
 	if tries := c.DispatchNo - t.command.BaseNo; state == agent.Released && tries >= agent.MaxDispatches {
 		state = agent.CommandFailed
 		c.Error = &agent.Error{Code: agent.CodeTooManyTries, NodeID: c.NodeID, CommandID: c.CommandID,

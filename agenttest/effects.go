@@ -79,7 +79,7 @@ func (t *txn) fence(within *agent.Within) error {
 // doubtWithin settles a tool's command that has an effect within it of which nobody knows: both are in doubt.
 func (t *txn) doubtWithin(call agent.SettleCall) (bool, error) {
 	owner := t.command
-	if owner == nil || owner.Kind != agent.ToolCommand || owner.State != agent.Dispatched && owner.State != agent.Released ||
+	if owner == nil || owner.Reopened() || owner.Kind != agent.ToolCommand || owner.State != agent.Dispatched && owner.State != agent.Released ||
 		owner.Owner.Epoch == call.Epoch && owner.Owner.Schedule > call.Schedule {
 		return false, nil
 	}

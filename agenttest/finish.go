@@ -49,6 +49,9 @@ func (t *txn) settle(call agent.SettleCall) error {
 	if t.command != nil && t.command.Owner.Epoch == d.Epoch && t.command.Owner.Schedule > d.Schedule {
 		return nil // the repetition of an earlier call
 	}
+	if t.command != nil && t.command.Reopened() {
+		return nil // somebody has said meanwhile that it may be dispatched again
+	}
 	if t.command == nil || t.command.State == agent.Fenced {
 		t.command = &row{CommandRow: agent.CommandRow{RunID: call.RunID, CommandID: call.CommandID, NodeID: call.NodeID, State: agent.Fenced, Owner: d}}
 		t.run.rows[call.CommandID] = t.command

@@ -58,7 +58,10 @@ func (t *txn) begin(b agent.Begin, begun *agent.Begun) error {
 			return err
 		}
 		return t.dispatch(b, begun)
-	case agent.MayProceed, agent.MustReconcile:
+	case agent.MayProceed:
+		begun.DispatchNo, begun.Remaining = t.command.DispatchNo, t.command.Deadline.Sub(t.now)
+		t.command.LeaseUntil = t.now.Add(agent.Lease)
+	case agent.MustReconcile:
 		begun.DispatchNo, begun.Remaining = t.command.DispatchNo, t.command.Deadline.Sub(t.now)
 	case agent.MustWait:
 		begun.Wait = t.command.LeaseUntil.Sub(t.now)
@@ -212,7 +215,8 @@ func (t *txn) finishNode(call agent.Call, kind agent.CommandKind, result json.Ra
 func (m *memory) Renew(_ context.Context, runID, commandID string, epoch, dispatchNo int) (status agent.Status, owned bool, err error) {
 	err = m.write(scope{runID: runID, epoch: epoch, commandID: commandID, anyEpoch: true}, func(t *txn) error {
 		status = t.run.Status
-		if c := t.command; c != nil && c.State == agent.Dispatched && c.DispatchNo == dispatchNo && t.run.Epoch == epoch {
+		if c := t.command; c != nil && (c.State == agent.Dispatched || c.State == agent.CommandInDoubt) && c.DispatchNo == dispatchNo &&
+			t.run.Epoch == epoch {
 			c.LeaseUntil, owned = t.now.Add(agent.Lease), true
 		}
 		return nil

@@ -54,6 +54,7 @@ type Harness struct {
 	mu      sync.Mutex
 	calls   []ToolCall
 	crashes []crash
+	mayMiss bool
 	// env is that of the run at work, nil when there is none.
 	env   *testsuite.TestWorkflowEnvironment
 	runID string
@@ -115,7 +116,8 @@ func New(t testing.TB, cfg Config) *Harness {
 }
 
 // Crash loses the worker when a command comes to a boundary of the commit gate, once; asking twice loses it twice. Its lease is
-// over when the next attempt comes, as with a real loss.
+// over when the next attempt comes, as with a real loss. A crash that never came, since the run has no such command, fails the
+// test at the end of the run.
 func (h *Harness) Crash(commandID string, at agent.Boundary) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -139,6 +141,16 @@ func (h *Harness) at(_ context.Context, at agent.Boundary, call agent.Call) {
 // Resolve says what a person answers when a command comes to be in doubt, a minute after it has. Without an answer the run waits
 // until its time limit.
 func (h *Harness) Resolve(commandID string, r agent.Resolution) {
+	h.t.Helper()
+	switch r.Outcome {
+	case agent.OutcomeCommitted:
+		if !json.Valid(r.Result) {
+			h.t.Fatalf("agenttest: Resolve %s: outcome committed needs a result, any JSON value", commandID)
+		}
+	case agent.OutcomeRetry, agent.OutcomeFailed:
+	default:
+		h.t.Fatalf("agenttest: Resolve %s: outcome %q: want committed, retry or failed", commandID, r.Outcome)
+	}
 	h.ledger.answer(commandID, r)
 }
 
@@ -228,6 +240,12 @@ func (h *Harness) result(runID string, err error) *Result {
 	res.Events, res.Commands = h.ledger.record(runID)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	for _, c := range h.crashes {
+		if h.mayMiss {
+			break
+		}
+		h.t.Errorf("agenttest: Crash: command %s never came to %s", c.commandID, c.at)
+	}
 	res.ToolCalls = slices.Clone(h.calls)
 	return res
 }

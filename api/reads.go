@@ -87,6 +87,13 @@ func (a *API) getRuns(w http.ResponseWriter, r *http.Request) error {
 	if f.Status != "" && !slices.Contains(statuses(), f.Status) {
 		return badParameter("status", "there is no status %q", agent.Preview(string(f.Status), 64))
 	}
+	switch value := query.Get("in_doubt"); value {
+	case "true":
+		f.InDoubt = true
+	case "", "false":
+	default:
+		return badParameter("in_doubt", "%q: want true or false", agent.Preview(value, 64))
+	}
 	var err error
 	if f.Limit, err = readLimit(r, 50, 500); err != nil {
 		return err
@@ -148,9 +155,33 @@ func (a *API) runObject(ctx context.Context, run agent.Run) (runObject, error) {
 			after = e.Sequence
 		}
 		if len(events) < eventsPage {
-			return view.finish(), nil
+			return a.settled(ctx, view.finish())
 		}
 	}
+}
+
+// settled takes out of a run's doubts what was said of them after its end. Nothing is appended then: only the rows know.
+func (a *API) settled(ctx context.Context, object runObject) (runObject, error) {
+	if !object.Status.Terminal() || len(object.InDoubt) == 0 {
+		return object, nil
+	}
+	commands, err := a.cfg.Ledger.Commands(ctx, object.RunID)
+	if err != nil {
+		return runObject{}, fmt.Errorf("read the commands of run %s: %w", object.RunID, err)
+	}
+	stands := map[string]agent.CommandState{}
+	for _, c := range commands {
+		stands[c.CommandID] = c.State
+	}
+	object.InDoubt = slices.DeleteFunc(object.InDoubt, func(d doubt) bool { return stands[d.CommandID] != agent.CommandInDoubt })
+	says := map[agent.CommandState]string{agent.Committed: "completed", agent.CommandFailed: "failed", agent.Released: "aborted"}
+	for i := range object.ToolCalls {
+		call := &object.ToolCalls[i]
+		if now, ok := says[stands[call.CommandID]]; ok && call.Status == "in_doubt" {
+			call.Status = now
+		}
+	}
+	return object, nil
 }
 
 // postCancel asks a run to stop. It answers with the run as it is then: most are still cancelling.

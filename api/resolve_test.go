@@ -77,4 +77,14 @@ func TestRunInDoubt(t *testing.T) {
 	object = get()
 	require.Empty(t, object.InDoubt)
 	require.Equal(t, "running", object.ToolCalls[0].Status)
+
+	// What is said after the run's end is in the command's row alone.
+	say(agent.CommandDoubtType, 2, agent.CommandInDoubtData{Kind: agent.ToolCommand, Tool: "mail", Reason: "lost again"})
+	b.ledger.end(run.RunID, agent.Cancelled)
+	b.ledger.commands[run.RunID] = []agent.Command{{CommandID: "a", State: agent.CommandInDoubt, Kind: agent.ToolCommand, Effect: agent.External}}
+	require.Len(t, get().InDoubt, 1)
+	b.ledger.commands[run.RunID][0].State = agent.Committed
+	object = get()
+	require.Empty(t, object.InDoubt)
+	require.Equal(t, "completed", object.ToolCalls[0].Status)
 }

@@ -121,9 +121,10 @@ func (l *Ledger) Runs(ctx context.Context, f agent.RunFilter) (runs []agent.Run,
 	rows, err := l.pool.Query(ctx, `SELECT `+runColumns+` FROM agent_executions r JOIN conversations c ON c.id = r.conversation_id
 		WHERE c.owner = $1 AND ($2::uuid IS NULL OR r.conversation_id = $2) AND ($3 = '' OR r.status = $3)
 			AND ($4 = '' OR r.agent = $4)
+			AND (NOT $7 OR EXISTS (SELECT FROM commands d WHERE d.run_id = r.run_id AND d.state = 'in_doubt'))
 			AND ($5::uuid IS NULL OR (r.created_at, r.run_id) < (SELECT created_at, run_id FROM agent_executions WHERE run_id = $5))
 		ORDER BY r.created_at DESC, r.run_id DESC LIMIT $6`,
-		f.Owner, nullText(f.ConversationID), string(f.Status), f.Agent, nullText(f.Before), f.Limit+1)
+		f.Owner, nullText(f.ConversationID), string(f.Status), f.Agent, nullText(f.Before), f.Limit+1, f.InDoubt)
 	if err != nil {
 		return nil, false, fmt.Errorf("list runs: %w", err)
 	}

@@ -352,6 +352,27 @@ func TestPolicyRefusal(t *testing.T) {
 	require.Equal(t, agent.Inject, begun.Verdict)
 }
 
+// Runs with a command that somebody has to look at are found, whatever became of them.
+func TestRunsWithDoubts(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ended, c := b.inDoubt(t, "a")
+	b.finish(t, ended, agent.Cancelled)
+	open, _ := b.inDoubt(t, "a")
+	b.accepted(t, nil)
+	find := func() (ids []string) {
+		runs, _, err := b.Runs(t.Context(), agent.RunFilter{Owner: owner, InDoubt: true, Limit: 10})
+		require.NoError(t, err)
+		for _, r := range runs {
+			ids = append(ids, r.RunID)
+		}
+		return ids
+	}
+	require.Equal(t, []string{open.RunID, ended.RunID}, find())
+	b.resolve(t, c, agent.Resolution{Outcome: agent.OutcomeFailed})
+	require.Equal(t, []string{open.RunID}, find())
+}
+
 func TestLargeResolution(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

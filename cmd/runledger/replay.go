@@ -42,6 +42,9 @@ func (c *replayCmd) Run(ctx context.Context, log *slog.Logger) error {
 		report.add(c.File, replayed(history, err))
 		return report.end()
 	}
+	if c.RunID == "" && c.Since <= 0 {
+		return fmt.Errorf("--since %s: want a time back, e.g. 24h", c.Since)
+	}
 	if c.TemporalAddress == "" {
 		return errors.New("TEMPORAL_ADDRESS is not set; --file needs no server")
 	}
