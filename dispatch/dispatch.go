@@ -11,6 +11,7 @@ import (
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 
 	"runledger/agent"
@@ -26,12 +27,16 @@ type Outbox interface {
 	IntentDelivered(ctx context.Context, i ledger.Intent) error
 	IntentFailed(ctx context.Context, i ledger.Intent, retryIn time.Duration, cause error) error
 	StartInput(ctx context.Context, runID string) (agent.RunInput, error)
+	// EndUnstarted ends a run that is being cancelled and whose start, which the intent is, has come to nothing. It reports false
+	// when the run is not being cancelled.
+	EndUnstarted(ctx context.Context, i ledger.Intent) (ended bool, err error)
 }
 
 // Temporal is the part of Temporal's client that delivers.
 type Temporal interface {
 	ExecuteWorkflow(ctx context.Context, options client.StartWorkflowOptions, workflow any, args ...any) (client.WorkflowRun, error)
 	SignalWorkflow(ctx context.Context, workflowID, runID, signalName string, arg any) error
+	DescribeWorkflowExecution(ctx context.Context, workflowID, runID string) (*workflowservice.DescribeWorkflowExecutionResponse, error)
 }
 
 const (
@@ -150,11 +155,32 @@ func (d *Dispatcher) deliver(ctx context.Context, i ledger.Intent) {
 		}
 		return
 	}
+	if i.Kind == ledger.StartIntent && i.Attempts > 1 && d.unstarted(ctx, i) {
+		return
+	}
 	pause := min(longestPause, 100*time.Millisecond<<min(i.Attempts, 6))
 	d.Log.WarnContext(ctx, "intent not delivered", "intent", i.ID, "run_id", i.RunID, "kind", i.Kind, "retry_in", pause, "error", err)
 	if err := d.Outbox.IntentFailed(ctx, i, pause, err); err != nil {
 		d.Log.WarnContext(ctx, "intent not put off", "intent", i.ID, "error", err)
 	}
+}
+
+// unstarted ends a run that cannot be started and that somebody has cancelled: nothing else can take the cancellation, which
+// waits behind the start. It reports false when the start is to be tried again.
+func (d *Dispatcher) unstarted(ctx context.Context, i ledger.Intent) bool {
+	ctx, cancel := context.WithTimeout(ctx, deliverTimeout)
+	defer cancel()
+	_, err := d.Temporal.DescribeWorkflowExecution(ctx, i.RunID, "")
+	var missing *serviceerror.NotFound
+	var nowhere *serviceerror.NamespaceNotFound
+	if !errors.As(err, &missing) && !errors.As(err, &nowhere) {
+		return false
+	}
+	ended, err := d.Outbox.EndUnstarted(ctx, i)
+	if err != nil {
+		d.Log.WarnContext(ctx, "a run that was cancelled before it started is not ended", "run_id", i.RunID, "error", err)
+	}
+	return ended
 }
 
 func (d *Dispatcher) send(ctx context.Context, i ledger.Intent) error {

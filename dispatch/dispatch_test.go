@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 
 	"runledger/agent"
@@ -27,6 +28,8 @@ type outbox struct {
 	delivered chan ledger.Intent
 	lead      chan struct{}
 	lost      chan struct{}
+	// cancelling: the run is being cancelled.
+	cancelling bool
 }
 
 type row struct {
@@ -96,11 +99,30 @@ func (o *outbox) StartInput(_ context.Context, runID string) (agent.RunInput, er
 	return agent.RunInput{RunID: runID, Epoch: 1, Agent: "default", Mode: agent.ModePlan}, nil
 }
 
+func (o *outbox) EndUnstarted(_ context.Context, i ledger.Intent) (bool, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.cancelling {
+		return false, nil
+	}
+	for _, r := range o.intents {
+		r.done = r.done || r.RunID == i.RunID
+	}
+	o.delivered <- i
+	return true, nil
+}
+
 // temporal notes what it is told, and answers with the errors it was given, one each.
 type temporal struct {
 	mu     sync.Mutex
 	told   []string
 	errors []error
+	// missing is what Temporal says of every execution, nil when they are there.
+	missing error
+}
+
+func (t *temporal) DescribeWorkflowExecution(context.Context, string, string) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+	return &workflowservice.DescribeWorkflowExecutionResponse{}, t.missing
 }
 
 func (t *temporal) answer(what string) error {
@@ -163,6 +185,35 @@ func TestWhatFailsIsTriedAgain(t *testing.T) {
 	run(t, o, tp, 1)
 	require.Equal(t, []string{"start r", "start r", "start r"}, tp.told)
 	require.Equal(t, 2, o.intents[0].failed)
+}
+
+// A run that cannot be started and that somebody has cancelled ends; one that Temporal may have is left alone.
+func TestACancelledStartThatIsRefused(t *testing.T) {
+	t.Parallel()
+	refused := serviceerror.NewInvalidArgument("refused for good")
+	for name, missing := range map[string]error{"no such execution": serviceerror.NewNotFound("no"), "no such namespace": serviceerror.NewNamespaceNotFound("ns")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(ledger.Intent{RunID: "r", Kind: ledger.StartIntent, Epoch: 1}, ledger.Intent{RunID: "r", Kind: ledger.CancelIntent, Payload: json.RawMessage(`{}`)})
+			o.cancelling = true
+			tp := &temporal{errors: []error{refused, refused, refused}, missing: missing}
+			run(t, o, tp, 1)
+			require.Equal(t, []string{"start r", "start r"}, tp.told)
+		})
+	}
+	for name, how := range map[string]struct {
+		cancelling bool
+		missing    error
+	}{"Temporal is away": {true, serviceerror.NewUnavailable("away")}, "it is there": {true, nil}, "nobody cancelled it": {false, serviceerror.NewNotFound("no")}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(ledger.Intent{RunID: "r", Kind: ledger.StartIntent, Epoch: 1})
+			o.cancelling = how.cancelling
+			tp := &temporal{errors: []error{refused, refused, refused}, missing: how.missing}
+			run(t, o, tp, 1)
+			require.Equal(t, []string{"start r", "start r", "start r", "start r"}, tp.told)
+		})
+	}
 }
 
 // TestDeliveredTwice: a start whose delivery was not marked is delivered again and finds the run started; a signal may find

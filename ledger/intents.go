@@ -103,6 +103,27 @@ func (l *Ledger) NextIntent(ctx context.Context) (due time.Duration, any bool, e
 	return max(0, time.Duration(*ms)*time.Millisecond), true, nil
 }
 
+// EndUnstarted ends a run that is being cancelled and whose start has come to nothing: Temporal has no execution of it. If one
+// appears all the same, it finds that its run has ended. It reports false when the run is not being cancelled.
+func (l *Ledger) EndUnstarted(ctx context.Context, i Intent) (ended bool, err error) {
+	call := agent.FinishCall{Scope: agent.Scope{RunID: i.RunID, Epoch: i.Epoch}, Status: agent.Cancelled}
+	err = l.write(ctx, txnScope{runID: i.RunID, epoch: i.Epoch, changesRun: true}, func(t *txn) error {
+		if ended = t.run.status == agent.Cancelling; !ended {
+			return nil
+		}
+		if err := t.whoCancelled(ctx, &call); err != nil {
+			return err
+		}
+		t.writes.Queue(`UPDATE intents SET delivered_at = clock_timestamp(), last_error = 'cancelled before it started'
+			WHERE run_id = $1 AND delivered_at IS NULL`, i.RunID)
+		return t.end(ctx, call, false)
+	})
+	if err != nil {
+		return false, fmt.Errorf("end run %s, which never started: %w", i.RunID, err)
+	}
+	return ended, nil
+}
+
 // StartInput is what an execution of a run starts from: its limits, the plan's shape when there is one, and the state.
 func (l *Ledger) StartInput(ctx context.Context, runID string) (agent.RunInput, error) {
 	run, plan, err := l.WorkerRun(ctx, runID)

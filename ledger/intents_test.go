@@ -299,3 +299,29 @@ func deadlocked(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == "40P01"
 }
+
+// A run that was cancelled while its start was being tried, in vain, ends without an execution.
+func TestEndUnstarted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, _, err := b.Accept(t.Context(), acceptance(twoStep(t)))
+	require.NoError(t, err)
+	claimed, err := b.ClaimIntents(t.Context(), 10)
+	require.NoError(t, err)
+	require.NoError(t, b.IntentFailed(t.Context(), claimed[0], time.Millisecond, errors.New("refused")))
+	ended, err := b.EndUnstarted(t.Context(), claimed[0])
+	require.NoError(t, err)
+	require.False(t, ended, "nobody has cancelled it")
+	_, err = b.RequestCancel(t.Context(), owner, run.RunID, "ada", "enough")
+	require.NoError(t, err)
+	ended, err = b.EndUnstarted(t.Context(), claimed[0])
+	require.NoError(t, err)
+	require.True(t, ended)
+	events := b.events(t, run)
+	last := events[len(events)-1]
+	require.Equal(t, agent.RunCancelled, last.Type)
+	require.Equal(t, agent.RunCancelledData{Reason: "enough", By: "ada"}, data[agent.RunCancelledData](t, last))
+	_, waiting, err := b.NextIntent(t.Context())
+	require.NoError(t, err)
+	require.False(t, waiting)
+}
