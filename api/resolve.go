@@ -25,6 +25,8 @@ type doubt struct {
 	Attempt   int       `json:"attempt"`
 	Reason    string    `json:"reason"`
 	Since     time.Time `json:"since"`
+	// IdempotencyKey is what the other side knows the call by.
+	IdempotencyKey string `json:"idempotency_key"`
 	// ResolveURL is where the answer goes.
 	ResolveURL string `json:"resolve_url"`
 }
@@ -32,6 +34,7 @@ type doubt struct {
 func doubtOf(e agent.Event) doubt {
 	d := read[agent.CommandInDoubtData](e)
 	return doubt{CommandID: e.CommandID, NodeID: e.NodeID, Tool: d.Tool, Attempt: e.Attempt, Reason: d.Reason, Since: e.CreatedAt.UTC(),
+		IdempotencyKey: agent.IdempotencyKey(e.RunID, e.CommandID),
 		ResolveURL: sse.CommandHref(e.RunID, e.CommandID) + "/resolve"}
 }
 

@@ -70,6 +70,7 @@ func TestRunInDoubt(t *testing.T) {
 	require.Len(t, object.InDoubt, 1)
 	d := object.InDoubt[0]
 	require.Equal(t, "mail", d.Tool)
+	require.Equal(t, run.RunID+"/a", d.IdempotencyKey)
 	require.Equal(t, "the worker was lost", d.Reason)
 	require.Equal(t, "/api/v1/agent/runs/"+run.RunID+"/commands/a/resolve", d.ResolveURL)
 	require.Equal(t, "in_doubt", object.ToolCalls[0].Status)
