@@ -35,7 +35,7 @@ func doubtOf(e agent.Event) doubt {
 	d := read[agent.CommandInDoubtData](e)
 	return doubt{CommandID: e.CommandID, NodeID: e.NodeID, Tool: d.Tool, Attempt: e.Attempt, Reason: d.Reason, Since: e.CreatedAt.UTC(),
 		IdempotencyKey: agent.IdempotencyKey(e.RunID, e.CommandID),
-		ResolveURL: sse.CommandHref(e.RunID, e.CommandID) + "/resolve"}
+		ResolveURL:     sse.CommandHref(e.RunID, e.CommandID) + "/resolve"}
 }
 
 // maxResolver and maxNote bound who says what of a command, in bytes.
