@@ -124,13 +124,7 @@ func TestToolThatIsExecutedAgainGetsTheSameEffects(t *testing.T) {
 		return got, nil
 	})
 	run := l.oneNode(t, agent.Idempotent)
-	in := agent.ToolCall{Call: call(run, 1), Tool: "put"}
-	_, err := l.callTool(t, try{}, in)
-	require.ErrorIs(t, err, errCrashed)
-	l.expire(t, run)
-	reply, err := l.callTool(t, try{attempt: 2}, in)
-	require.NoError(t, err)
-	require.Equal(t, agent.OutcomeCommitted, reply.Outcome)
+	l.crashThenCommit(t, run)
 	require.Len(t, seen, 2)
 	require.Equal(t, seen[0], seen[1])
 	require.Equal(t, 1, server.of(run, "a/charge"))
@@ -302,13 +296,7 @@ func TestFailedRequestIsGivenAgain(t *testing.T) {
 		return "no coffee", nil
 	})
 	run := l.oneNode(t, agent.Idempotent)
-	in := agent.ToolCall{Call: call(run, 1), Tool: "put"}
-	_, err := l.callTool(t, try{}, in)
-	require.ErrorIs(t, err, errCrashed)
-	l.expire(t, run)
-	reply, err := l.callTool(t, try{attempt: 2}, in)
-	require.NoError(t, err)
-	require.Equal(t, agent.OutcomeCommitted, reply.Outcome)
+	l.crashThenCommit(t, run)
 	require.Len(t, seen, 2)
 	require.Equal(t, seen[0], seen[1])
 	require.Equal(t, 1, server.of(run, "a/brew"))
@@ -687,4 +675,16 @@ func TestPolicyOfRequestsWithinATool(t *testing.T) {
 	require.Equal(t, 1, server.of(run, "a/read"))
 	require.Zero(t, server.of(run, "a/pay"))
 	require.Equal(t, 1, countTypes(l.types(t, run), agent.PolicyDecided))
+}
+
+// crashThenCommit takes a tool's command through an attempt whose worker is lost, and through one that commits.
+func (l *lab) crashThenCommit(t testing.TB, run agent.Run) {
+	t.Helper()
+	in := agent.ToolCall{Call: call(run, 1), Tool: "put"}
+	_, err := l.callTool(t, try{}, in)
+	require.ErrorIs(t, err, errCrashed)
+	l.expire(t, run)
+	reply, err := l.callTool(t, try{attempt: 2}, in)
+	require.NoError(t, err)
+	require.Equal(t, agent.OutcomeCommitted, reply.Outcome)
 }

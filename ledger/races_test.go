@@ -30,14 +30,9 @@ func TestLateConclusionOfAnEffectReleasesItsTool(t *testing.T) {
 		t.Run(string(state), func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			run := b.accepted(t, twoStep(t))
-			outer := command{run: run, id: "a"}
-			no := b.begins(t, outer)
-			inner := command{run: run, id: "a/charge", effect: agent.External, inner: true}
-			b.doubt(t, inner)
-			_, err := b.Conclude(t.Context(), outer.conclude(no, agent.CommandInDoubt, &agent.Error{Code: agent.CodeInDoubt, Message: "charge is in doubt", CommandID: "a/charge", NodeID: "a"}))
-			require.NoError(t, err)
-			_, err = b.Conclude(t.Context(), inner.conclude(1, state, agent.Failed(agent.CodeToolFailed, "no")))
+			run, outer, inner := b.innerInDoubt(t)
+			b.doubtBecauseOf(t, outer, inner)
+			_, err := b.Conclude(t.Context(), inner.conclude(1, state, agent.Failed(agent.CodeToolFailed, "no")))
 			require.NoError(t, err)
 			require.Equal(t, state, b.row(t, inner).State)
 			require.Equal(t, agent.Released, b.row(t, outer).State, "as after Commit and after Resolve")
@@ -50,14 +45,9 @@ func TestLateConclusionOfAnEffectReleasesItsTool(t *testing.T) {
 func TestEffectResolvedBeforeItsToolIsInDoubt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.accepted(t, twoStep(t))
-	outer := command{run: run, id: "a"}
-	no := b.begins(t, outer)
-	inner := command{run: run, id: "a/charge", effect: agent.External, inner: true}
-	b.doubt(t, inner)
+	_, outer, inner := b.innerInDoubt(t)
 	b.resolve(t, inner, agent.Resolution{Outcome: agent.OutcomeCommitted, Result: json.RawMessage(`{"status": 200}`), By: "ada"})
-	decided, err := b.Conclude(t.Context(), outer.conclude(no, agent.CommandInDoubt, &agent.Error{Code: agent.CodeInDoubt, Message: "charge is in doubt", CommandID: "a/charge", NodeID: "a"}))
-	require.NoError(t, err)
+	decided := b.doubtBecauseOf(t, outer, inner)
 	require.Equal(t, agent.Released, decided.Row.State, "nothing is in doubt any more that it could be in doubt for")
 }
 

@@ -27,6 +27,25 @@ func (b *bench) doubt(t testing.TB, c command) {
 	require.True(t, decided.Mine)
 }
 
+// innerInDoubt is a run with a command at work, and an effect inside of it that nobody knows about.
+func (b *bench) innerInDoubt(t testing.TB) (run agent.Run, outer, inner command) {
+	t.Helper()
+	run = b.accepted(t, twoStep(t))
+	outer, inner = command{run: run, id: "a"}, command{run: run, id: "a/charge", effect: agent.External, inner: true}
+	require.Equal(t, 1, b.begins(t, outer))
+	b.doubt(t, inner)
+	return run, outer, inner
+}
+
+// doubtBecauseOf is what the first dispatch of a tool says when an effect inside of it is in doubt.
+func (b *bench) doubtBecauseOf(t testing.TB, outer, inner command) agent.Decided {
+	t.Helper()
+	decided, err := b.Conclude(t.Context(), outer.conclude(1, agent.CommandInDoubt,
+		&agent.Error{Code: agent.CodeInDoubt, Message: "charge is in doubt", CommandID: inner.id, NodeID: "a"}))
+	require.NoError(t, err)
+	return decided
+}
+
 func (b *bench) resolve(t testing.TB, c command, r agent.Resolution) agent.Command {
 	t.Helper()
 	got, err := b.Resolve(t.Context(), owner, c.run.RunID, c.id, r)
@@ -246,13 +265,8 @@ func TestLateConclusions(t *testing.T) {
 func TestResolveAnEffectOfACommand(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.accepted(t, twoStep(t))
-	outer := command{run: run, id: "a"}
-	no := b.begins(t, outer)
-	inner := command{run: run, id: "a/charge", effect: agent.External, inner: true}
-	b.doubt(t, inner)
-	_, err := b.Conclude(t.Context(), outer.conclude(no, agent.CommandInDoubt, &agent.Error{Code: agent.CodeInDoubt, Message: "charge is in doubt", CommandID: "a/charge", NodeID: "a"}))
-	require.NoError(t, err)
+	run, outer, inner := b.innerInDoubt(t)
+	b.doubtBecauseOf(t, outer, inner)
 	from := b.last(t, run) + 1
 	b.resolve(t, inner, agent.Resolution{Outcome: agent.OutcomeCommitted, Result: json.RawMessage(`{"status": 200}`), By: "ada"})
 	require.Equal(t, []agent.EventType{agent.CommandResolved, agent.CommandCommitted, agent.CommandResolved}, b.types(t, run, from))
