@@ -278,6 +278,20 @@ type (
 		Error *Error `json:"error"`
 	}
 
+	// RunReopenedData begins another execution of a run, in the epoch that the event names.
+	RunReopenedData struct {
+		Epoch int `json:"epoch"`
+		// Status is the one that the run had.
+		Status Status `json:"status_before"`
+		By     string `json:"by,omitempty"`
+		Reason string `json:"reason,omitempty"`
+		// Step counts the nodes that have ended and stay so.
+		Step int `json:"from_step"`
+		// Nodes are the indexes, NodeIDs the ids of nodes that have failed and are tried again.
+		Nodes   []int    `json:"nodes,omitempty"`
+		NodeIDs []string `json:"node_ids,omitempty"`
+	}
+
 	// RunCancelledData ends a run that was stopped.
 	RunCancelledData struct {
 		Reason string `json:"reason,omitempty"`

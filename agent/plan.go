@@ -85,6 +85,9 @@ type ShapeNode struct {
 	OnError   OnError     `json:"on_error,omitempty"`
 }
 
+// Handled reports whether the plan goes on when the node fails.
+func (o OnError) Handled() bool { return o == OnErrorContinue || o == OnErrorSkip }
+
 // Final is the index of the node whose output is the run's final output: the last one of a compiled plan.
 func (s *Shape) Final() int { return len(s.Nodes) - 1 }
 

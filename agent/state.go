@@ -118,7 +118,14 @@ func Apply(s State, e Event) (State, error) {
 	case RunUnpaused:
 		s.Status = Running
 	case RunReopened:
+		var d RunReopenedData
+		if err := decode(e, &d); err != nil {
+			return s, err
+		}
 		s.Status, s.Epoch = Running, max(e.Epoch, s.Epoch)
+		for _, i := range d.Nodes {
+			s.Failed = s.Failed.Without(i)
+		}
 	case RunCompleted:
 		s.Status = Completed
 	case RunFailed:

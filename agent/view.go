@@ -78,6 +78,26 @@ type Acceptance struct {
 	RequestHash string
 }
 
+// Resume asks for another execution of a run that ended badly.
+type Resume struct {
+	// Owner is whose run it has to be; "" for everybody's.
+	Owner string
+	RunID string
+	By    string
+	// Reason is told in run_reopened.
+	Reason string
+	// Lost is the epoch whose execution is known to be lost, so that a run of that epoch is reopened although it has not ended; 0
+	// for none.
+	Lost int
+}
+
+// Resumed is what a resume gives.
+type Resumed struct {
+	Run Run
+	// Step counts the nodes that have ended and stay so.
+	Step int
+}
+
 // LogScope says which events a reader wants: a conversation's, or those of one run and its child runs.
 type LogScope struct {
 	ConversationID string

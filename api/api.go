@@ -146,6 +146,8 @@ func (a *API) routes() *chi.Mux {
 		}
 		r.Post(root+"/runs/{run_id}/cancel", a.handle(a.postCancel))
 		r.Post(root+"/runs/{run_id}/commands/{command_id}/resolve", a.handle(a.postResolve))
+		r.Post(root+"/runs/{run_id}/resume", a.handle(a.postResume))
+		r.Post(root+"/conversations/{conversation_id}/resume", a.handle(a.postConversationResume))
 	})
 	return r
 }

@@ -180,6 +180,28 @@ func (l *fakeLedger) RequestCancel(_ context.Context, owner, runID, by, reason s
 	return r.Run, nil
 }
 
+func (l *fakeLedger) Resume(_ context.Context, r agent.Resume) (agent.Resumed, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	run := l.runs[r.RunID]
+	if !run.Status.Terminal() || run.Status == agent.Completed {
+		return agent.Resumed{}, &agent.ConflictError{Reason: agent.ConflictRunOpen, Detail: "run " + r.RunID + " is " + string(run.Status)}
+	}
+	run.Epoch, run.Status, run.FinishedAt = run.Epoch+1, agent.Queued, nil
+	return agent.Resumed{Run: run.Run, Step: len(l.checkpoints[r.RunID])}, nil
+}
+
+func (l *fakeLedger) LatestRun(_ context.Context, conversationID string) (runID string, checkpoint bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range slices.Backward(l.order) {
+		if l.runs[id].ConversationID == conversationID {
+			return id, len(l.checkpoints[id]) > 0, nil
+		}
+	}
+	return "", false, &agent.NotFoundError{What: "run", ID: conversationID}
+}
+
 func (l *fakeLedger) Resolve(_ context.Context, owner, runID, commandID string, r agent.Resolution) (agent.Command, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 type Ledger interface {
 	Acceptor
 	Resolver
+	Controller
 	RunReader
 	CommandReader
 	ConversationReader
@@ -27,6 +28,14 @@ type Acceptor interface {
 	Accept(ctx context.Context, a agent.Acceptance) (run agent.Run, created bool, err error)
 	// RequestCancel asks a run to stop. A run that is being cancelled is left alone.
 	RequestCancel(ctx context.Context, owner, runID, by, reason string) (agent.Run, error)
+}
+
+// Controller steers runs.
+type Controller interface {
+	// Resume begins another epoch of a run that ended badly.
+	Resume(ctx context.Context, r agent.Resume) (agent.Resumed, error)
+	// LatestRun finds the newest run of a conversation, and whether it has a checkpoint.
+	LatestRun(ctx context.Context, conversationID string) (runID string, checkpoint bool, err error)
 }
 
 // RunReader reads runs.

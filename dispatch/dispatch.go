@@ -37,6 +37,7 @@ type Temporal interface {
 	ExecuteWorkflow(ctx context.Context, options client.StartWorkflowOptions, workflow any, args ...any) (client.WorkflowRun, error)
 	SignalWorkflow(ctx context.Context, workflowID, runID, signalName string, arg any) error
 	DescribeWorkflowExecution(ctx context.Context, workflowID, runID string) (*workflowservice.DescribeWorkflowExecutionResponse, error)
+	TerminateWorkflow(ctx context.Context, workflowID, runID, reason string, details ...any) error
 }
 
 const (
@@ -200,7 +201,10 @@ func (d *Dispatcher) start(ctx context.Context, i ledger.Intent) error {
 	if err != nil {
 		return err
 	}
-	_, err = d.Temporal.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
+	if in.Epoch != i.Epoch {
+		return nil // it was resumed since; that start is an intent of its own
+	}
+	options := client.StartWorkflowOptions{
 		ID:                    i.RunID,
 		TaskQueue:             d.TaskQueue,
 		WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE,
@@ -208,12 +212,68 @@ func (d *Dispatcher) start(ctx context.Context, i ledger.Intent) error {
 		WorkflowExecutionErrorWhenAlreadyStarted: true,
 		Memo:                                     map[string]any{"epoch": i.Epoch, "conversation_id": in.ConversationID},
 		StaticSummary:                            fmt.Sprintf("%s (%s) - conversation %s", in.Agent, in.Mode, in.ConversationID),
-	}, agent.WorkflowName, in)
+	}
+	if i.Epoch > 1 {
+		before, err := d.earlier(ctx, i)
+		if err != nil || before.delivered {
+			return err
+		}
+		options.WorkflowIDReusePolicy = before.reuse
+		options.StaticSummary += fmt.Sprintf(" - epoch %d", i.Epoch)
+		if before.executionID != "" {
+			options.Memo["resumed_from"] = before.executionID
+		}
+	}
+	_, err = d.Temporal.ExecuteWorkflow(ctx, options, agent.WorkflowName, in)
 	var started *serviceerror.WorkflowExecutionAlreadyStarted
-	if errors.As(err, &started) {
+	if errors.As(err, &started) && i.Epoch == 1 {
 		return nil // by an earlier delivery of this intent
 	}
 	return err
+}
+
+// earlier is what Temporal has of a run that is started again.
+type earlier struct {
+	// delivered: the newest execution is that of this start.
+	delivered   bool
+	executionID string
+	reuse       enumspb.WorkflowIdReusePolicy
+}
+
+// patience is how often the start of a resumed run is tried before an execution of an earlier epoch that is still open is ended.
+// One whose run has ended is about to close; one that is stuck will not, and whatever it does, it can write nothing any more.
+const patience = 5
+
+// earlier looks at the newest execution of a run that is to be started again, and makes way.
+func (d *Dispatcher) earlier(ctx context.Context, i ledger.Intent) (earlier, error) {
+	found, err := d.Temporal.DescribeWorkflowExecution(ctx, i.RunID, "")
+	var missing *serviceerror.NotFound
+	if errors.As(err, &missing) {
+		return earlier{reuse: enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE}, nil // Temporal has lost it, or keeps it no longer
+	}
+	if err != nil {
+		return earlier{}, err
+	}
+	info := found.GetWorkflowExecutionInfo()
+	before := earlier{executionID: info.GetExecution().GetRunId(), reuse: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY}
+	epoch, known := epochOf(info)
+	if known && epoch >= i.Epoch {
+		before.delivered = true
+		return before, nil
+	}
+	switch info.GetStatus() {
+	case enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED: // without an end in the ledger
+		before.reuse = enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
+	case enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING:
+		if i.Attempts < patience {
+			return before, fmt.Errorf("execution %s of an earlier epoch has not closed yet", before.executionID)
+		}
+		why := fmt.Sprintf("the run was resumed: epoch %d takes over", i.Epoch)
+		if err := d.Temporal.TerminateWorkflow(ctx, i.RunID, before.executionID, why); err != nil && !errors.As(err, &missing) {
+			return before, fmt.Errorf("end execution %s of an earlier epoch: %w", before.executionID, err)
+		}
+	}
+	return before, nil
 }
 
 func (d *Dispatcher) signal(ctx context.Context, i ledger.Intent, name string) error {

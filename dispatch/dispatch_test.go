@@ -41,7 +41,7 @@ type row struct {
 func newOutbox(intents ...ledger.Intent) *outbox {
 	o := &outbox{news: make(chan struct{}, 1), delivered: make(chan ledger.Intent, 100), lead: make(chan struct{}, 100), lost: make(chan struct{})}
 	for i, intent := range intents {
-		intent.ID = int64(i + 1)
+		intent.ID, intent.Epoch = int64(i+1), max(1, intent.Epoch)
 		o.intents = append(o.intents, &row{Intent: intent})
 	}
 	return o
@@ -123,6 +123,10 @@ type temporal struct {
 
 func (t *temporal) DescribeWorkflowExecution(context.Context, string, string) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
 	return &workflowservice.DescribeWorkflowExecutionResponse{}, t.missing
+}
+
+func (t *temporal) TerminateWorkflow(_ context.Context, id, executionID, _ string, _ ...any) error {
+	return t.answer("terminate " + id + " " + executionID)
 }
 
 func (t *temporal) answer(what string) error {

@@ -7,8 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
-	enumspb "go.temporal.io/api/enums/v1"
-	"go.temporal.io/sdk/client"
 
 	"runledger/agent"
 	"runledger/model"
@@ -47,21 +45,15 @@ func TestANewExecutionMakesNoEarlierCall(t *testing.T) {
 	<-working
 	require.NoError(t, s.temporal.TerminateWorkflow(t.Context(), run.RunID, "", "lost with its history"))
 
-	// What a resume does: the next epoch, from where the record stands.
 	db, err := pgx.Connect(t.Context(), s.url)
 	require.NoError(t, err)
 	defer func() { _ = db.Close(context.Background()) }()
-	_, err = db.Exec(t.Context(), `UPDATE agent_executions SET epoch = 2 WHERE run_id = $1`, run.RunID)
-	require.NoError(t, err)
 	_, err = db.Exec(t.Context(), `UPDATE commands SET lease_until = now() WHERE state = 'dispatched'`) // instead of waiting for it to be over
 	require.NoError(t, err)
-	in, err := s.ledger.StartInput(t.Context(), run.RunID)
+	resumed, err := s.ledger.Resume(t.Context(), agent.Resume{RunID: run.RunID, Lost: 1, By: "recover", Reason: "Temporal was lost"})
 	require.NoError(t, err)
-	require.NotNil(t, in.Plan)
-	require.Equal(t, 2, in.State.Finished.Count())
-	_, err = s.temporal.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: run.RunID, TaskQueue: s.config.TaskQueue,
-		WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE}, agent.WorkflowName, in)
-	require.NoError(t, err)
+	require.Equal(t, 2, resumed.Step)
+	require.Equal(t, 2, resumed.Run.Epoch)
 	<-working // it goes on where the other one was
 	close(release)
 

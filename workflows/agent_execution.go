@@ -82,7 +82,7 @@ func (e *execution) run(ctx workflow.Context) *agent.Error {
 	}
 	// A failure that ended an earlier execution is not the node's last word.
 	for i, n := range e.plan.Nodes {
-		if !handled(n) {
+		if !n.OnError.Handled() {
 			e.state.Failed = e.state.Failed.Without(i)
 		}
 	}

@@ -12,7 +12,8 @@ import (
 // failure too, is what the model reads in the next turn.
 func (e *execution) runReact(ctx workflow.Context, i int) {
 	n := e.plan.Nodes[i]
-	for turn := 1; ; turn++ {
+	// Earlier executions have gone through earlier turns. The last of them may lack the results of its tools.
+	for turn := max(1, e.in.State.Turns[n.ID]); ; turn++ {
 		if turn > e.in.Limits.MaxSteps {
 			e.nodeFailed(ctx, i, agent.Failed(agent.CodeLimit, "no answer after %d model turns", e.in.Limits.MaxSteps))
 			return

@@ -155,15 +155,10 @@ func (e *execution) nodeFinished(i int, sequence int64) {
 	}
 }
 
-// handled reports whether the plan goes on when a node fails.
-func handled(n agent.ShapeNode) bool {
-	return n.OnError == agent.OnErrorContinue || n.OnError == agent.OnErrorSkip
-}
-
 // nodeFailed ends a node that gave an error, as its on_error says.
 func (e *execution) nodeFailed(ctx workflow.Context, i int, cause *agent.Error) {
 	n := e.plan.Nodes[i]
-	handled := handled(n)
+	handled := n.OnError.Handled()
 	e.state.Started, e.state.Failed = e.state.Started.With(i), e.state.Failed.With(i)
 	e.fact(agent.NodeFailed, n.ID, agent.NodeFailedData{Index: i, Error: cause, Handled: handled})
 	if handled {
