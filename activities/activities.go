@@ -31,6 +31,9 @@ type Reader interface {
 	History(ctx context.Context, conversationID string, before int64) ([]agent.Message, error)
 	// CommandInput is what a command on record was called with.
 	CommandInput(ctx context.Context, runID, commandID string) (json.RawMessage, error)
+	// Steered lists what was said to a run while it was at work, in order, and up to which number each turn that has begun was
+	// shown it.
+	Steered(ctx context.Context, runID string) (messages []agent.Message, heard map[string]int64, err error)
 }
 
 // Ender writes what is not a command's.
@@ -38,6 +41,8 @@ type Ender interface {
 	Record(ctx context.Context, call agent.RecordCall) (agent.RecordReply, error)
 	Settle(ctx context.Context, call agent.SettleCall) (agent.CommandRow, error)
 	Finish(ctx context.Context, call agent.FinishCall) (agent.FinishReply, error)
+	// Await lets a wait node go on when it can.
+	Await(ctx context.Context, w agent.Wait) (agent.CommandRow, error)
 }
 
 // Output keeps model output while it arrives.
@@ -135,9 +140,10 @@ func (a *Activities) SettleCommand(ctx context.Context, call agent.SettleCall) (
 	switch row.Kind {
 	case agent.ModelCommand:
 		settled.Tools, err = a.toolRequests(ctx, call.RunID, row.Result)
+		settled.GoesOn = row.GoesOn
 	case agent.PlanCommand:
 		settled.Plan, err = a.shape(ctx, call.RunID)
-	case agent.ToolCommand, agent.HTTPCommand, agent.NowCommand, agent.UUIDCommand, agent.RandomCommand:
+	case agent.ToolCommand, agent.HTTPCommand, agent.NowCommand, agent.UUIDCommand, agent.RandomCommand, agent.WaitCommand:
 	}
 	if err != nil {
 		return agent.SettleReply{}, crossing(fmt.Errorf("settle command %s: %w", call.CommandID, err))

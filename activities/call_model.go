@@ -25,7 +25,8 @@ func (a *Activities) CallModel(ctx context.Context, in agent.ModelCall) (agent.M
 	if in.Turn > 0 {
 		kind = agent.ReactNode
 		c.checkpoint = agent.LLMComplete
-		request, err = a.turnRequest(ctx, &run, in)
+		c.turn = in.Turn
+		request, c.begin.Heard, err = a.turnRequest(ctx, &run, in)
 	} else {
 		request, fault, err = a.nodeRequest(ctx, &run, plan, in.NodeID)
 	}
@@ -165,30 +166,79 @@ func (a *Activities) nodeRequest(ctx context.Context, run *agent.Run, plan *agen
 
 // turnRequest is what a turn of a react loop asks: the conversation up to the run, the user's words, and every earlier turn
 // with what its tools gave. It is made from the record alone, so that every attempt sends the same.
-func (a *Activities) turnRequest(ctx context.Context, run *agent.Run, in agent.ModelCall) (model.Request, error) {
-	request := model.Request{Model: run.Definition.Model.Model, Messages: opening(run)}
+//
+// heard is the number of the newest message in it that was said while the run was at work.
+func (a *Activities) turnRequest(ctx context.Context, run *agent.Run, in agent.ModelCall) (request model.Request, heard int64, err error) {
+	request = model.Request{Model: run.Definition.Model.Model, Messages: opening(run)}
 	for _, t := range run.Definition.Tools {
 		request.Tools = append(request.Tools, model.Tool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema})
 	}
 	history, err := a.history(ctx, run)
 	if err != nil {
-		return request, err
+		return request, 0, err
 	}
 	request.Messages = append(request.Messages, history...)
 	request.Messages = append(request.Messages, model.Message{Role: model.User, Text: userText(run)})
-	turns, err := a.turns(ctx, in)
+	said, err := a.steered(ctx, in)
+	if err != nil {
+		return request, 0, err
+	}
+	turns, err := a.turns(ctx, in, said)
 	request.Messages = append(request.Messages, turns...)
-	return request, err
+	return request, said.upTo(in.Turn), err
+}
+
+// steering is what was said to a run while it was at work, and which turn of its loop was shown it first.
+type steering struct {
+	messages []agent.Message
+	heard    []int64 // by turn, from 1, up to the one that is asked for
+}
+
+// steered finds what the turns of a loop were told. A turn that has begun is shown what it was shown then.
+func (a *Activities) steered(ctx context.Context, in agent.ModelCall) (s steering, err error) {
+	if in.Heard == 0 {
+		return s, nil
+	}
+	messages, heard, err := a.ledger.Steered(ctx, in.RunID)
+	if err != nil {
+		return s, err
+	}
+	s.messages, s.heard = messages, make([]int64, in.Turn+1)
+	for turn := 1; turn <= in.Turn; turn++ {
+		number, begun := heard[agent.TurnCommandID(in.NodeID, turn)]
+		if !begun {
+			number = in.Heard
+		}
+		s.heard[turn] = max(number, s.heard[turn-1])
+	}
+	return s, nil
+}
+
+func (s steering) upTo(turn int) int64 {
+	if turn >= len(s.heard) {
+		return 0
+	}
+	return s.heard[turn]
+}
+
+// before are the messages that a turn was the first to be shown.
+func (s steering) before(turn int) (messages []model.Message) {
+	for _, m := range s.messages {
+		if m.Sequence > s.upTo(turn-1) && m.Sequence <= s.upTo(turn) {
+			messages = append(messages, model.Message{Role: model.User, Text: m.Content})
+		}
+	}
+	return messages
 }
 
 // turns are the messages of a loop's turns before the one that is asked for.
-func (a *Activities) turns(ctx context.Context, in agent.ModelCall) ([]model.Message, error) {
+func (a *Activities) turns(ctx context.Context, in agent.ModelCall, said steering) ([]model.Message, error) {
 	var ids []string
 	for turn := 1; turn < in.Turn; turn++ {
 		ids = append(ids, agent.TurnCommandID(in.NodeID, turn))
 	}
 	if len(ids) == 0 {
-		return nil, nil
+		return said.before(1), nil
 	}
 	answers, err := a.ledger.Results(ctx, in.RunID, ids)
 	if err != nil {
@@ -210,6 +260,7 @@ func (a *Activities) turns(ctx context.Context, in agent.ModelCall) ([]model.Mes
 	}
 	var messages []model.Message
 	for i, reply := range replies {
+		messages = append(messages, said.before(i+1)...)
 		messages = append(messages, model.Message{Role: model.Assistant, Text: reply.Text, ToolCalls: reply.ToolCalls})
 		for k, asked := range reply.ToolCalls {
 			id := agent.TurnToolCommandID(in.NodeID, i+1, k)
@@ -224,7 +275,7 @@ func (a *Activities) turns(ctx context.Context, in agent.ModelCall) ([]model.Mes
 			messages = append(messages, model.Message{Role: model.ToolRole, Text: text, ToolCallID: asked.ID, ToolName: asked.Name})
 		}
 	}
-	return messages, nil
+	return append(messages, said.before(in.Turn)...), nil
 }
 
 // opening is the system message, if the agent has instructions.

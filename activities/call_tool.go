@@ -12,12 +12,14 @@ import (
 	"runledger/agent"
 	"runledger/model"
 	"runledger/policy"
+	"runledger/predicate"
 	"runledger/tool"
 )
 
-// CallTool executes a tool once: with the arguments of a plan's node, or with those that a model asked for.
+// CallTool executes a tool once: with the arguments of a plan's node, with those that a model asked for, or with those that
+// somebody has approved in their place.
 func (a *Activities) CallTool(ctx context.Context, in agent.ToolCall) (agent.Reply, error) {
-	c, err := a.toolCommand(ctx, in)
+	c, err := a.toolCommand(ctx, in, nil)
 	if err != nil {
 		return agent.Reply{}, crossing(err)
 	}
@@ -28,7 +30,9 @@ func (a *Activities) CallTool(ctx context.Context, in agent.ToolCall) (agent.Rep
 	return ReplyOf(&row), nil
 }
 
-func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (command, error) {
+// toolCommand makes the command of a tool call. approved, when not nil, are the arguments that somebody has put in the place of
+// those that were asked for.
+func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall, approved json.RawMessage) (command, error) {
 	run, plan, err := a.ledger.WorkerRun(ctx, in.RunID)
 	if err != nil {
 		return command{}, err
@@ -61,6 +65,9 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (comman
 			return command{}, err
 		}
 	}
+	if approved != nil {
+		args, fault = approved, nil
+	}
 	if fault == nil {
 		fault = a.checkTool(&run.Definition, in.Tool, args)
 	}
@@ -71,11 +78,14 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (comman
 	if ref, ok := run.Definition.Tool(in.Tool); ok {
 		c.begin.Shown = recordable(a.public(ref, args))
 	}
+	c.begin.ArgumentsHash = agent.ArgumentsHash(c.begin.Input)
+	c.with = func(ctx context.Context, args json.RawMessage) (command, error) { return a.toolCommand(ctx, in, args) }
 	c.asked.Agent = run.Definition.Agent
-	if ref, ok := run.Definition.Tool(in.Tool); ok && c.begin.Effect != ref.Effect {
-		// The workflow knows no arguments and asked about the gravest class that the tool may have. The rules are about this one.
-		c.call.Refusal = refusalBy(run.Definition.Policy, policy.Command{RunID: in.RunID, Agent: run.Definition.Agent, NodeID: in.NodeID,
-			CommandID: in.CommandID, Kind: agent.ToolCommand, Tool: in.Tool, Effect: c.begin.Effect})
+	switch ref, known := run.Definition.Tool(in.Tool); {
+	case fault != nil: // a call that cannot be made needs nobody's leave
+		c.call.Refusal = nil
+	case in.Refusal == nil || in.Refusal.Decision == policy.Ask || known && ref.Effect != c.begin.Effect:
+		c.call.Refusal = a.decide(&run, c, args)
 	}
 	toolCall := func(d dispatch, effects tool.Effects) tool.Call {
 		return tool.Call{Key: d.key, RunID: in.RunID, CommandID: in.CommandID, Attempt: d.no, Arguments: args, Progress: func(string) {}, Effects: effects}
@@ -117,13 +127,27 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall) (comman
 	return c, nil
 }
 
-// refusalBy is what a run's rules have against a command, nil for nothing.
-func refusalBy(rules *agent.Policy, c policy.Command) *agent.Refusal {
-	decision, reason := policy.Decide(rules, c)
-	if decision == policy.Execute {
-		return nil
+// decide asks the rules of the run and the tool about a call, now that its arguments and its class are known; the workflow
+// has asked without them. The answer is nil for a call that may simply be made.
+func (a *Activities) decide(run *agent.Run, c command, args json.RawMessage) *agent.Refusal {
+	asked := policy.Command{RunID: run.RunID, Agent: run.Definition.Agent, NodeID: c.call.NodeID, CommandID: c.call.CommandID,
+		Kind: agent.ToolCommand, Tool: c.begin.Tool, Effect: c.begin.Effect}
+	if ref, ok := run.Definition.Tool(c.begin.Tool); ok {
+		asked.Approve = ref.Approve
 	}
-	return &agent.Refusal{Decision: decision, Reason: reason}
+	var call *predicate.Call
+	asked.Holds = func(p string) (bool, error) {
+		if call == nil {
+			made := predicate.Of(run, c.begin.Tool, c.begin.Effect, args)
+			call = &made
+		}
+		return predicate.Holds(p, *call)
+	}
+	refusal := policy.Decide(run.Definition.Policy, asked).Refusal()
+	if refusal != nil && refusal.Decision == policy.Ask && refusal.Expires == 0 {
+		refusal.Expires = run.Definition.ApprovalTimeout
+	}
+	return refusal
 }
 
 // toolResult is what a tool's output means for the record. message is what the conversation keeps of the call, without its

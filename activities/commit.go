@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
 
 	"runledger/agent"
 	"runledger/policy"
@@ -19,6 +20,8 @@ import (
 type command struct {
 	call  agent.Call
 	begin agent.Begin
+	// turn is that of a loop whose answer the command is, 0 for none.
+	turn int
 	// checkpoint is taken at the commit when the command does not end its node.
 	checkpoint agent.CheckpointType
 	// failureMessage is what the conversation keeps when the command fails for good, nil for nothing.
@@ -32,6 +35,8 @@ type command struct {
 	reconcile func(ctx context.Context, d dispatch) (finding, error)
 	// asked is what the policy is asked about.
 	asked policy.Command
+	// with makes the same command with other arguments, those of an approval; nil for a command that is never asked about.
+	with func(ctx context.Context, arguments json.RawMessage) (command, error)
 }
 
 // dispatch tells an effect which of its executions it is.
@@ -82,16 +87,13 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 	// The ledger's transactions outlive a cancelled activity: a result must be written, and a reply lost is a try more.
 	durable := context.WithoutCancel(ctx)
 	info := activity.GetInfo(ctx)
-	c.begin.Call = c.call
-	c.begin.FailureMessage = c.failureMessage
-	c.begin.Reconciles = c.reconcile != nil
-	c.begin.Dispatch = agent.Dispatch{Epoch: c.call.Epoch, Schedule: c.call.Schedule, Attempt: info.Attempt, Token: rand.Text()}
+	by := agent.Dispatch{Epoch: c.call.Epoch, Schedule: c.call.Schedule, Attempt: info.Attempt, Token: rand.Text()}
 
 	stopHeartbeat := heartbeat(durable)
 	defer stopHeartbeat()
 
 	a.at(ctx, agent.BeforeBegin, c.call)
-	a.refuse(durable, &c)
+	a.prepare(durable, &c, by)
 	unused := 0 // the dispatch that this attempt was given and has not used
 	for {
 		begun, asked, err := a.beginCommand(durable, c.begin)
@@ -118,6 +120,19 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 				return row, err
 			}
 			continue
+		case agent.UseArguments:
+			if c, err = c.with(durable, begun.Row.Approval.Edited); err != nil {
+				return agent.CommandRow{}, crossing(err)
+			}
+			a.prepare(durable, &c, by)
+			continue
+		case agent.MustAwait:
+			row := *begun.Row
+			row.Awaits = begun.Awaits
+			return row, nil
+		case agent.IsPaused:
+			return agent.CommandRow{}, temporal.NewNonRetryableApplicationError("run "+c.call.RunID+" is paused",
+				string(agent.CodePaused), nil, begun.PausedBy)
 		case agent.MustWait:
 			return agent.CommandRow{}, retryLater(agent.CodeLeased, begun.Wait, "command %s is at work elsewhere", c.call.CommandID)
 		case agent.Refuse:
@@ -128,6 +143,15 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 		}
 		return agent.CommandRow{}, final(agent.CodeInternal, "command %s: unknown verdict %q", c.call.CommandID, begun.Verdict)
 	}
+}
+
+// prepare completes what a command says at its begin.
+func (a *Activities) prepare(ctx context.Context, c *command, by agent.Dispatch) {
+	c.begin.Dispatch = by
+	c.begin.FailureMessage = c.failureMessage
+	c.begin.Reconciles = c.reconcile != nil
+	a.refuse(ctx, c)
+	c.begin.Call = c.call
 }
 
 // refuse asks the policy in code, when the rules of the run's record had nothing against the command.
@@ -145,7 +169,7 @@ func (a *Activities) refuse(ctx context.Context, c *command) {
 		decision, reason = policy.Forbid, "the policy could not decide: "+err.Error()
 	}
 	if decision != policy.Execute {
-		c.begin.Refusal = &agent.Refusal{Decision: decision, Reason: reason}
+		c.call.Refusal = &agent.Refusal{Decision: decision, Reason: reason}
 	}
 }
 
@@ -317,7 +341,8 @@ func (a *Activities) commit(ctx context.Context, c command, begun agent.Begun, r
 
 func (c *command) commit(dispatchNo int, r effectResult, latency time.Duration) agent.Commit {
 	commit := agent.Commit{Call: c.call, Dispatch: c.begin.Dispatch, DispatchNo: dispatchNo, Result: r.result, Event: r.event,
-		HTTP: r.http, Message: r.message, Plan: r.plan, Checkpoint: c.checkpoint}
+		HTTP: r.http, Message: r.message, Plan: r.plan, Checkpoint: c.checkpoint,
+		Turn: c.turn, Heard: c.begin.Heard}
 	commit.Ends = commit.Ends && !r.goesOn
 	commit.Event.LatencyMS = latency.Milliseconds()
 	return commit

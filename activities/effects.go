@@ -173,8 +173,7 @@ func (f *toolEffects) HTTP(ctx context.Context, effectID string, req tool.HTTPRe
 	c := f.a.httpCommand(call, req)
 	c.asked.Agent = f.agent
 	c.call.Refusal = f.refusal(c)
-	c.begin.Call, c.begin.Dispatch, c.begin.Within = c.call, f.within.Dispatch, &f.within
-	c.begin.Dispatch.Token = rand.Text() // the tool may ask again: that is another try, not the one whose reply was lost
+	c.begin.Within = &f.within
 	row, err := f.a.passWithin(ctx, c)
 	if err != nil {
 		return tool.HTTPResponse{}, err
@@ -210,8 +209,8 @@ func (f *toolEffects) response(row agent.CommandRow) (tool.HTTPResponse, error) 
 
 // refusal asks the run's policy about a request.
 func (f *toolEffects) refusal(c command) *agent.Refusal {
-	return refusalBy(f.rules, policy.Command{RunID: f.owner.RunID, Agent: f.agent, NodeID: c.call.NodeID, CommandID: c.call.CommandID,
-		Kind: c.begin.Kind, Effect: c.begin.Effect})
+	return policy.Decide(f.rules, policy.Command{RunID: f.owner.RunID, Agent: f.agent, NodeID: c.call.NodeID, CommandID: c.call.CommandID,
+		Kind: c.begin.Kind, Effect: c.begin.Effect}).Refusal()
 }
 
 func (f *toolEffects) scope() agent.Scope {
@@ -233,9 +232,10 @@ func (f *toolEffects) lock(name string) (unlock func()) {
 // passWithin takes the command of an effect within a tool through the gate. Its dispatch is the tool's. What another dispatch
 // of the tool has left behind is waited for: this one holds the tool's command, so that dispatch is gone or going.
 func (a *Activities) passWithin(ctx context.Context, c command) (agent.CommandRow, error) {
-	c.begin.Reconciles = c.reconcile != nil
+	by := c.begin.Within.Dispatch
+	by.Token = rand.Text() // the tool may ask again: that is another try, not the one whose reply was lost
 	a.at(ctx, agent.BeforeBegin, c.call)
-	a.refuse(ctx, &c)
+	a.prepare(ctx, &c, by)
 	for {
 		begun, asked, err := a.beginCommand(context.WithoutCancel(ctx), c.begin)
 		if err != nil {

@@ -503,9 +503,10 @@ func TestSettleTellsTheToolsOfATurn(t *testing.T) {
 	in.CommandID, in.NodeID = "main#1", agent.MainNodeID
 	reply, err := l.callModel(t, try{}, in)
 	require.NoError(t, err)
+	require.NotEqual(t, reply.Tools[0].Digest, reply.Tools[1].Digest)
 	require.Equal(t, []agent.ToolRequest{
-		{Tool: "mail", Effect: agent.External, Timeout: agent.DefaultToolTimeout},
-		{Tool: "dream", Effect: agent.External, Timeout: agent.DefaultToolTimeout}, // it is called, and the model reads that it does not exist
+		{Tool: "mail", Effect: agent.External, Timeout: agent.DefaultToolTimeout, Digest: reply.Tools[0].Digest},
+		{Tool: "dream", Effect: agent.External, Timeout: agent.DefaultToolTimeout, Digest: reply.Tools[1].Digest}, // it is called, and the model reads that it does not exist
 	}, reply.Tools)
 	settled := l.settle(t, agent.SettleCall{Call: in.Call})
 	require.Equal(t, reply.Tools, settled.Tools)

@@ -279,7 +279,6 @@ func TestPolicyInCode(t *testing.T) {
 		"forbid": {func(context.Context, policy.Command) (agent.Decision, string, error) {
 			return policy.Forbid, "too much", nil
 		}, "the policy says forbid: too much"},
-		"ask": {func(context.Context, policy.Command) (agent.Decision, string, error) { return policy.Ask, "", nil }, "the policy says ask"},
 		"an error": {func(context.Context, policy.Command) (agent.Decision, string, error) {
 			return policy.Execute, "", errors.New("away")
 		},

@@ -18,6 +18,9 @@ func ReplyOf(row *agent.CommandRow) agent.Reply {
 	case agent.Committed:
 		reply.Outcome, reply.Error = agent.OutcomeCommitted, nil
 		reply.Hash, reply.Bytes = row.ResultHash, len(row.Result)
+		if row.Kind == agent.ModelCommand {
+			reply.Tokens = usedTokens(row.Result)
+		}
 		if row.Kind != agent.PlanCommand {
 			if output, err := agent.NodeOutput(row.Kind, row.Result); err == nil {
 				reply.Preview = agent.Preview(string(output), previewBytes)
@@ -29,6 +32,8 @@ func ReplyOf(row *agent.CommandRow) agent.Reply {
 		reply.Outcome = agent.OutcomeAborted
 	case agent.CommandInDoubt:
 		reply.Outcome = agent.OutcomeInDoubt
+	case agent.CommandWaiting:
+		reply.Outcome, reply.Awaits = agent.OutcomeWaiting, row.Awaits
 	case agent.Dispatched, agent.Released, agent.Fenced:
 		reply.Outcome = agent.OutcomeUnknown
 	}
@@ -40,6 +45,7 @@ func ReplyOf(row *agent.CommandRow) agent.Reply {
 func ModelReplyOf(d *agent.Definition, row *agent.CommandRow) (reply agent.ModelReply, err error) {
 	if reply.Reply = ReplyOf(row); reply.Outcome == agent.OutcomeCommitted {
 		reply.Tools, err = toolRequestsOf(d, row.Result)
+		reply.GoesOn = row.GoesOn
 	}
 	return reply, err
 }
@@ -58,6 +64,17 @@ func PlannerReplyOf(d *agent.Definition, row *agent.CommandRow) (agent.PlannerRe
 	return reply, nil
 }
 
+// usedTokens is what a model's command has used, from its recorded answer.
+func usedTokens(result json.RawMessage) int {
+	var reply struct {
+		Usage json.RawMessage `json:"usage"`
+	}
+	if json.Unmarshal(result, &reply) != nil {
+		return 0
+	}
+	return agent.TokensOf(reply.Usage)
+}
+
 // toolRequestsOf tells the workflow which tools a model's answer asks for.
 func toolRequestsOf(d *agent.Definition, result json.RawMessage) ([]agent.ToolRequest, error) {
 	var reply model.Reply
@@ -67,7 +84,7 @@ func toolRequestsOf(d *agent.Definition, result json.RawMessage) ([]agent.ToolRe
 	requests := make([]agent.ToolRequest, 0, len(reply.ToolCalls))
 	for _, c := range reply.ToolCalls {
 		// A tool that the agent does not have is called all the same, and fails: the model has to read that it does not exist.
-		request := agent.ToolRequest{Tool: c.Name, Effect: agent.External, Timeout: agent.DefaultToolTimeout}
+		request := agent.ToolRequest{Tool: c.Name, Effect: agent.External, Timeout: agent.DefaultToolTimeout, Digest: digest(c)}
 		if t, ok := d.Tool(c.Name); ok {
 			request.Effect = t.Effect
 			if t.Timeout > 0 {
@@ -77,4 +94,9 @@ func toolRequestsOf(d *agent.Definition, result json.RawMessage) ([]agent.ToolRe
 		requests = append(requests, request)
 	}
 	return requests, nil
+}
+
+// digest is short for what a model asks for, so that the workflow can tell a repetition.
+func digest(c model.ToolCall) string {
+	return inputHash(c.Name, agent.CanonicalJSON(json.RawMessage(c.Arguments)))[:16]
 }

@@ -16,12 +16,13 @@ const (
 	Finish        Activity[FinishCall, FinishReply]   = "Finish"
 	RecordEffect  Activity[EffectCall, EffectReply]   = "RecordEffect"
 	CallHTTP      Activity[HTTPCall, HTTPReply]       = "CallHTTP"
+	Await         Activity[WaitCall, Reply]           = "Await"
 )
 
 // ActivityNames lists the names of all activities of a run.
 func ActivityNames() []string {
 	return []string{string(CallPlanner), string(CallModel), string(CallTool), string(Record), string(SettleCommand), string(Finish),
-		string(RecordEffect), string(CallHTTP)}
+		string(RecordEffect), string(CallHTTP), string(Await)}
 }
 
 // WorkflowName is the name of the run workflow in Temporal.
@@ -42,8 +43,37 @@ type RunInput struct {
 	Recorded []string `json:"recorded,omitempty"`
 	// Plan is set when the plan is on record already: brought by the caller, or made before a resume.
 	Plan *Shape `json:"plan,omitempty"`
-	// State is where the record stands: zero but for the start events at first, the fold at a resume.
+	// State is where the record stands: zero but for the start events at first, the fold at a resume or a hand-over.
 	State State `json:"state"`
+	// RequirePlan: a run without a plan on record fails instead of making one.
+	RequirePlan bool `json:"require_plan,omitempty"`
+	// PausedBy is the intent that has paused the run, 0 when it is not paused. Heard is the number of the newest message that
+	// was said to the run while it was at work.
+	PausedBy int64 `json:"paused_by,omitempty"`
+	Heard    int64 `json:"heard,omitempty"`
+	// Carried is what one execution hands to the next that continues it, nil for one that begins an epoch.
+	Carried *Carried `json:"carried,omitempty"`
+}
+
+// Carried is what an execution knows and the ledger does not, on its way to the one that continues it.
+type Carried struct {
+	// LastFact and Schedule go on counting, since both tell the writes of one epoch apart.
+	LastFact int `json:"last_fact"`
+	Schedule int `json:"schedule_no"`
+	// Taken are the newest intents that were taken, by signal.
+	Taken map[string]int64 `json:"taken,omitempty"`
+	// Spent is the time that counts against the limit of the run.
+	Spent Duration `json:"spent,omitempty"`
+	// Calls counts the tool calls that came last, by tool and arguments.
+	Calls []RepeatedCall `json:"calls,omitempty"`
+	// Handovers counts the executions of this epoch before this one.
+	Handovers int `json:"handovers,omitempty"`
+}
+
+// RepeatedCall counts how often a tool was called with the same arguments.
+type RepeatedCall struct {
+	Digest string `json:"digest"`
+	Count  int    `json:"count"`
 }
 
 // RunOutput is what a finished execution leaves in Temporal.
@@ -104,6 +134,9 @@ type PlannerCall struct {
 type ModelCall struct {
 	Call
 	Turn int `json:"turn,omitempty"`
+	// Heard is the number up to which the model is shown what was said to the run while it was at work. A turn that was begun
+	// before is shown what it was then.
+	Heard int64 `json:"heard,omitempty"`
 }
 
 // ToolCall asks for one execution of a tool. The arguments are in the plan, or in the answer of the model command
@@ -113,6 +146,15 @@ type ToolCall struct {
 	Tool        string `json:"tool"`
 	FromCommand string `json:"from_command,omitempty"`
 	FromIndex   int    `json:"from_index,omitempty"`
+}
+
+// WaitCall asks whether a wait node can go on: at its time, or with the value of its signal.
+type WaitCall struct {
+	Call
+	// Signal is the name of the input that ends the wait, "" for a timer.
+	Signal string `json:"signal,omitempty"`
+	// For is how long a timer takes, or the longest that is waited for a signal; 0 is for ever.
+	For Duration `json:"for,omitempty"`
 }
 
 // Outcome is what became of a command.
@@ -127,6 +169,26 @@ const (
 	OutcomeRetry Outcome = "retry"
 	// OutcomeUnknown: nothing is on record; SettleCommand has fenced the schedule, and the command may be scheduled again.
 	OutcomeUnknown Outcome = "unknown"
+	// OutcomeWaiting: the command waits for a person, a signal or a time, see Awaited.
+	OutcomeWaiting Outcome = "waiting"
+)
+
+// Awaited is what a command waits for.
+type Awaited struct {
+	// For is "approval", "signal" or "timer".
+	For string `json:"for"`
+	// ApprovalID or Signal names it.
+	ApprovalID string `json:"approval_id,omitempty"`
+	Signal     string `json:"signal,omitempty"`
+	// Remaining is the time until it is over, by the ledger's clock; 0 when it has no end.
+	Remaining Duration `json:"remaining,omitempty"`
+}
+
+// What a command waits for.
+const (
+	ForApproval = "approval"
+	ForSignal   = "signal"
+	ForTimer    = "timer"
 )
 
 // Reply is what an activity tells the workflow of its command: the outcome and where the record holds it.
@@ -140,6 +202,10 @@ type Reply struct {
 	Bytes    int    `json:"bytes,omitempty"`
 	Preview  string `json:"preview,omitempty"`
 	Error    *Error `json:"error,omitempty"`
+	// Tokens is what a model's command has used, input and output.
+	Tokens int `json:"tokens,omitempty"`
+	// Awaits is set with OutcomeWaiting.
+	Awaits *Awaited `json:"awaits,omitempty"`
 	Witness
 }
 
@@ -148,6 +214,8 @@ type ToolRequest struct {
 	Tool    string      `json:"tool"`
 	Effect  EffectClass `json:"effect_class"`
 	Timeout Duration    `json:"timeout,omitempty"`
+	// Digest is short for tool and arguments: calls with another digest differ.
+	Digest string `json:"digest,omitempty"`
 }
 
 // ModelReply is the reply of CallModel.
@@ -155,6 +223,8 @@ type ModelReply struct {
 	Reply
 	// Tools are the calls the model asked for, in its order.
 	Tools []ToolRequest `json:"tools,omitempty"`
+	// GoesOn: something was said to the run meanwhile, so that an answer without tool calls does not end its loop.
+	GoesOn bool `json:"goes_on,omitempty"`
 }
 
 // PlannerReply is the reply of CallPlanner.
@@ -167,11 +237,14 @@ type PlannerReply struct {
 type RecordCall struct {
 	Scope
 	Status Status `json:"status,omitempty"`
+	// HandOver asks for the state, for the execution that goes on. It is what this one takes it to be, as far as it knows.
+	HandOver *State `json:"hand_over,omitempty"`
 }
 
 // RecordReply acknowledges facts.
 type RecordReply struct {
-	Sequence int64 `json:"sequence_number"`
+	Sequence int64  `json:"sequence_number"`
+	State    *State `json:"state,omitempty"`
 	Witness
 }
 
@@ -185,8 +258,9 @@ type SettleCall struct {
 // SettleReply is the reply of SettleCommand, with what the model and planner activities would have told.
 type SettleReply struct {
 	Reply
-	Tools []ToolRequest `json:"tools,omitempty"`
-	Plan  *Shape        `json:"plan,omitempty"`
+	Tools  []ToolRequest `json:"tools,omitempty"`
+	GoesOn bool          `json:"goes_on,omitempty"`
+	Plan   *Shape        `json:"plan,omitempty"`
 }
 
 // FinishCall ends an execution: it settles open commands and writes the terminal event. The final output of a completed run
@@ -214,16 +288,35 @@ const (
 	CancelSignal = "cancel"
 	// ResolvedSignal tells a run that a command in doubt has been resolved, in the ledger.
 	ResolvedSignal = "resolved"
+	// PauseSignal and UnpauseSignal tell a run that it was paused, and that it may go on.
+	PauseSignal   = "pause"
+	UnpauseSignal = "unpause"
+	// ApprovalSignal tells a run that somebody has answered whether a command may be executed.
+	ApprovalSignal = "approval"
+	// InputSignal tells a run that there is an input for a wait node.
+	InputSignal = "input"
+	// MessageSignal tells a run that a message was added to its loop.
+	MessageSignal = "message"
+	// LimitsSignal gives a run other limits.
+	LimitsSignal = "limits"
 )
 
 // Intent is what a signal carries: the id of the outbox row, and what it asks or tells.
 type Intent struct {
-	ID     int64  `json:"id"`
+	ID int64 `json:"id"`
+	// Epoch is that of the execution which it is for, 0 for any.
+	Epoch  int    `json:"epoch,omitempty"`
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
-	// CommandID and DispatchNo name the dispatch that was resolved.
+	// CommandID and DispatchNo name the dispatch that was resolved; CommandID alone the command that was approved or not.
 	CommandID  string `json:"command_id,omitempty"`
 	DispatchNo int    `json:"dispatch_no,omitempty"`
+	// Name is that of an input.
+	Name string `json:"name,omitempty"`
+	// Sequence is the number of a message.
+	Sequence int64 `json:"sequence_number,omitempty"`
+	// Limits are the run's from now on.
+	Limits *Limits `json:"limits,omitempty"`
 }
 
 // StateQuery is the name of the workflow query that shows where a run stands.

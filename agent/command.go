@@ -24,6 +24,8 @@ const (
 	UUIDCommand   CommandKind = "uuid"
 	RandomCommand CommandKind = "random"
 	HTTPCommand   CommandKind = "http"
+	// WaitCommand waits for a time, or for somebody.
+	WaitCommand CommandKind = "wait"
 )
 
 // TurnCommandID names the model call of a loop's turn: node#turn, turns counting from 1.
@@ -94,6 +96,8 @@ const (
 	Released CommandState = "released"
 	// Fenced: a schedule was given up before it began; only a newer schedule may dispatch.
 	Fenced CommandState = "fenced"
+	// CommandWaiting: it waits for an approval, a signal or a time. Nothing is at work.
+	CommandWaiting CommandState = "waiting"
 	// Committed: the result is on record. Final.
 	Committed CommandState = "committed"
 	// CommandFailed: a definite failure is on record. Final within its epoch.

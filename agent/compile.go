@@ -116,10 +116,15 @@ func (c *compiler) checkNode(i int, check CheckArguments) {
 		c.checkLLM(i, n, at)
 	case ToolNode:
 		c.checkTool(i, n, at, check)
+	case WaitNode:
+		c.checkWait(n, at)
 	case ReactNode:
-		c.fault(at+"/kind", "%q cannot be part of a plan; want llm or tool", n.Kind)
+		c.fault(at+"/kind", "%q cannot be part of a plan; want llm, tool or wait", n.Kind)
 	default:
-		c.fault(at+"/kind", "%q is not a node kind; want llm or tool", n.Kind)
+		c.fault(at+"/kind", "%q is not a node kind; want llm, tool or wait", n.Kind)
+	}
+	if n.Kind != WaitNode && (n.Signal != "" || n.Duration != 0) {
+		c.fault(at, "only a wait node has a signal or a duration")
 	}
 	for k, dep := range n.DependsOn {
 		target, ok := c.index[dep]
@@ -132,8 +137,12 @@ func (c *compiler) checkNode(i int, check CheckArguments) {
 			c.depend(i, target)
 		}
 	}
-	if n.Timeout > maxNodeTimeout {
-		c.fault(at+"/timeout", "%s is longer than %s", n.Timeout, maxNodeTimeout)
+	longest := maxNodeTimeout
+	if n.Kind == WaitNode {
+		longest = maxWait
+	}
+	if n.Timeout > longest {
+		c.fault(at+"/timeout", "%s is longer than %s", n.Timeout, longest)
 	}
 	if n.Retry != nil && (n.Retry.MaxAttempts < 1 || n.Retry.MaxAttempts > MaxNodeTries) {
 		c.fault(at+"/retry/max_attempts", "%d: want 1 to %d", n.Retry.MaxAttempts, MaxNodeTries)
@@ -157,6 +166,22 @@ func (c *compiler) checkLLM(i int, n *Node, at string) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(n.Inputs)) {
 		c.checkReferences(i, n.Inputs[name], at+"/inputs/"+EscapeToken(name))
+	}
+}
+
+func (c *compiler) checkWait(n *Node, at string) {
+	if n.Tool != "" || n.Prompt != "" || !absent(n.Args) || n.Inputs != nil {
+		c.fault(at, "a wait node has a signal or a duration, and nothing to do")
+	}
+	switch {
+	case (n.Signal == "") == (n.Duration == 0):
+		c.fault(at, "a wait node needs a signal, or a duration")
+	case n.Signal != "" && !ValidNodeID(n.Signal):
+		c.fault(at+"/signal", "%q: want 1 to %d of A-Z a-z 0-9 _ -", n.Signal, maxNodeIDLength)
+	case n.Duration != 0 && n.Timeout != 0:
+		c.fault(at+"/timeout", "a wait for a duration has no timeout")
+	case n.Duration < 0 || n.Duration > maxWait:
+		c.fault(at+"/duration", "want more than nothing and at most %s", maxWait)
 	}
 }
 

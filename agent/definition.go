@@ -16,6 +16,9 @@ type Blueprint struct {
 	Tools  []string
 	Limits Limits
 	Policy *Policy
+	// RequirePlan and ApprovalTimeout are those of the definition.
+	RequirePlan     bool
+	ApprovalTimeout Duration
 }
 
 // Resolve makes the definition that becomes part of a run's record. The error names the pattern that matches no tool of
@@ -24,6 +27,7 @@ func (b Blueprint) Resolve(catalog []ToolRef) (Definition, error) {
 	d := Definition{
 		Agent: b.Name, Mode: b.Mode, Model: b.Model, Instructions: b.Instructions, Tools: []ToolRef{},
 		Limits: b.Limits.Or(DefaultLimits()), Policy: b.Policy,
+		RequirePlan: b.RequirePlan, ApprovalTimeout: b.ApprovalTimeout,
 	}
 	sorted := slices.SortedFunc(slices.Values(catalog), func(a, b ToolRef) int { return strings.Compare(a.Name, b.Name) })
 	for _, pattern := range b.Tools {

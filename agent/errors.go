@@ -37,6 +37,10 @@ const (
 	CodeNodeFailed       Code = "NODE_FAILED"        // a node failed and its plan does not go on without it
 	CodeExecutionLost    Code = "EXECUTION_LOST"     // the Temporal execution ended without a word in the ledger
 	CodeStuck            Code = "EXECUTION_STUCK"    // the Temporal execution cannot go on, or is not there
+	CodePaused           Code = "RUN_PAUSED"         // the run is paused; the command has not begun
+	CodeDenied           Code = "APPROVAL_DENIED"    // somebody was asked, and denied the call
+	CodeExpired          Code = "APPROVAL_EXPIRED"   // nobody answered in time whether the call may be made
+	CodePlanRequired     Code = "PLAN_REQUIRED"      // the run needs a plan on record, and there is none
 	CodeInternal         Code = "INTERNAL"           // a fault of Runledger or of what it stands on
 )
 

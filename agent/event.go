@@ -36,6 +36,7 @@ const (
 	RunPaused         EventType = "run_paused"
 	RunUnpaused       EventType = "run_unpaused"
 	RunReopened       EventType = "run_reopened"
+	LimitsChanged     EventType = "limits_changed"
 	RunForked         EventType = "run_forked"
 	TimerFired        EventType = "timer_fired"
 	UUIDRecorded      EventType = "uuid_recorded"
@@ -58,7 +59,7 @@ func EventTypes() []EventType {
 		RunStarted, PlanStarted, PlanGenerated, PlanRevised, PolicyDecided, NodeStarted, NodeFinished, NodeFailed,
 		NodeSkipped, CommandEmitted, CommandCommitted, CommandFailedType, CommandAbortType, CommandDoubtType,
 		CommandResolved, CommandReopened, AttemptDiscarded, Progress, CheckpointSaved, ApprovalRequested,
-		ApprovalResolved, InputReceived, LimitReachedType, RunPaused, RunUnpaused, RunReopened, RunForked, TimerFired,
+		ApprovalResolved, InputReceived, LimitReachedType, LimitsChanged, RunPaused, RunUnpaused, RunReopened, RunForked, TimerFired,
 		UUIDRecorded, RandomRecorded, HTTPRecorded, MessageAdded, RunCompleted, RunFailed, RunCancelled,
 	}
 }
@@ -151,7 +152,9 @@ type (
 		Effect    EffectClass `json:"effect_class"`
 		InputHash string      `json:"input_hash"`
 		// Input is what a tool is called with.
-		Input          *Value    `json:"input,omitempty"`
+		Input *Value `json:"input,omitempty"`
+		// Heard is the number of the newest message in a turn's prompt that was said while the run was at work.
+		Heard          int64     `json:"heard,omitempty"`
 		IdempotencyKey string    `json:"idempotency_key"`
 		Deadline       time.Time `json:"deadline"`
 	}
@@ -170,6 +173,8 @@ type (
 		Usage  json.RawMessage `json:"usage,omitempty"`
 		Model  string          `json:"model,omitempty"`
 		Tools  []string        `json:"tool_calls,omitempty"`
+		// GoesOn: something was said to the run meanwhile, so that this answer does not end its loop.
+		GoesOn bool `json:"goes_on,omitempty"`
 	}
 
 	// CommandFailedData puts a definite failure on record.
@@ -265,6 +270,8 @@ type (
 	MessageAddedData struct {
 		Role    MessageRole `json:"role"`
 		Content string      `json:"content"`
+		// Steers: it was said to a run at work, whose loop reads it before its next turn.
+		Steers bool `json:"steers,omitempty"`
 	}
 
 	// RunCompletedData ends a run that answered.
@@ -276,6 +283,37 @@ type (
 	// RunFailedData ends a run that did not.
 	RunFailedData struct {
 		Error *Error `json:"error"`
+	}
+
+	// InputReceivedData is an input for a wait node, under the id that its sender gave it.
+	InputReceivedData struct {
+		Name    string `json:"name"`
+		InputID string `json:"input_id"`
+		By      string `json:"by,omitempty"`
+		Value   Value  `json:"value"`
+	}
+
+	// LimitReachedData says that a run has met a limit. Parked: it waits for another one.
+	LimitReachedData struct {
+		Limit LimitName `json:"limit"`
+		// Used and Most are counts, for a timeout milliseconds.
+		Used   int64  `json:"used"`
+		Most   int64  `json:"most"`
+		Parked bool   `json:"parked,omitempty"`
+		Tool   string `json:"tool,omitempty"`
+	}
+
+	// LimitsChangedData gives a run other limits.
+	LimitsChangedData struct {
+		Limits Limits `json:"limits"`
+		By     string `json:"by,omitempty"`
+		Reason string `json:"reason,omitempty"`
+	}
+
+	// PausedData says who has paused a run, or let it go on.
+	PausedData struct {
+		By     string `json:"by,omitempty"`
+		Reason string `json:"reason,omitempty"`
 	}
 
 	// RunReopenedData begins another execution of a run, in the epoch that the event names.

@@ -38,6 +38,12 @@ type CommandRow struct {
 	Error      *Error
 	// Resolution is what was last said of the command while it was in doubt, nil for nothing.
 	Resolution *CommandResolvedData
+	// Approval is the newest question whether the call may be made, nil when nobody was asked.
+	Approval *ApprovalRow
+	// GoesOn: the answer of a model did not end its loop, although it asked for no tools.
+	GoesOn bool
+	// Awaits is what a command that waits is waiting for.
+	Awaits *Awaited
 	// Witness is where the log stood after the transaction that gave the row.
 	Witness
 }
@@ -71,6 +77,12 @@ const (
 	Refuse Verdict = "refuse"
 	// Mismatch: the command is on record with another input.
 	Mismatch Verdict = "mismatch"
+	// UseArguments: somebody has approved the call with other arguments. Nothing was written; ask again with those.
+	UseArguments Verdict = "use_arguments"
+	// MustAwait: the command waits for an approval. Execute nothing.
+	MustAwait Verdict = "await"
+	// IsPaused: the run is paused. Nothing was written.
+	IsPaused Verdict = "paused"
 )
 
 // Ask is a dispatch that asks for a command.
@@ -82,6 +94,8 @@ type Ask struct {
 	// VoidNo is the number of a lost dispatch of which it was found out that it did not take place and no longer can once its
 	// deadline is over; 0 for none.
 	VoidNo int
+	// ArgumentsHash is that of a tool's arguments, see [ArgumentsHash].
+	ArgumentsHash string
 }
 
 // Admit decides what a dispatch may do with a command, from its row (nil when there is none) and the database's clock. It
@@ -91,6 +105,12 @@ func Admit(row *CommandRow, a Ask, now time.Time) Verdict {
 		return MayExecute
 	}
 	d := a.Dispatch
+	if ap := row.Approval; ap != nil && ap.State == ApprovalApproved && ap.Hash != a.ArgumentsHash {
+		if ap.Edited == nil {
+			return Mismatch
+		}
+		return UseArguments
+	}
 	if row.InputHash != "" && row.InputHash != a.InputHash {
 		return Mismatch
 	}
@@ -112,7 +132,7 @@ func Admit(row *CommandRow, a Ask, now time.Time) Verdict {
 			return Refuse
 		}
 		return MayExecute
-	case Released:
+	case Released, CommandWaiting:
 		if d.Before(row.Owner) {
 			return Refuse
 		}
@@ -173,6 +193,10 @@ type Begin struct {
 	// is all of it.
 	Input json.RawMessage
 	Shown json.RawMessage
+	// ArgumentsHash is that of a tool's arguments.
+	ArgumentsHash string
+	// Heard is the number of the newest message in the prompt of a loop's turn that was said while the run was at work.
+	Heard int64
 	// Node is what node_started says, when this command opens a node of a plan.
 	Node *NodeStartedData
 	// Plan is what plan_started says, when this is the planner's command.
@@ -196,6 +220,21 @@ type Begun struct {
 	Wait time.Duration
 	// Row is the record, when there is nothing to execute, or a lost dispatch to reconcile.
 	Row *CommandRow
+	// Awaits is what the command waits for, for MustAwait.
+	Awaits *Awaited
+	// PausedBy is the intent that has paused the run, for IsPaused.
+	PausedBy int64
+}
+
+// Wait asks the ledger whether a wait node can go on.
+type Wait struct {
+	WaitCall
+	Dispatch Dispatch
+	// Node is what node_started says, when this opens the node.
+	Node *NodeStartedData
+	// Input says what is waited for.
+	Input     json.RawMessage
+	InputHash string
 }
 
 // Commit puts a result on record.
@@ -211,6 +250,10 @@ type Commit struct {
 	Message *Message
 	// Plan is what plan_generated says, for the planner's command.
 	Plan *PlanGeneratedData
+	// Turn is the turn of a loop that the command is the answer of, 0 for none. Something that was said to the run after Heard
+	// keeps the answer from ending the loop.
+	Turn  int
+	Heard int64
 	// Checkpoint is the checkpoint to take when the command does not end its node; "" for none.
 	Checkpoint CheckpointType
 	// Reconciled: the result is that of the lost dispatch DispatchNo, found out by its tool, and not this dispatch's own.

@@ -27,6 +27,16 @@ const (
 	ConflictRunEnded = "run-ended"
 	// ConflictRunOpen: the conversation has a run at work.
 	ConflictRunOpen = "run-open"
+	// ConflictApprovalDecided: somebody else has answered.
+	ConflictApprovalDecided = "approval-decided"
+	// ConflictApprovalExpired: nobody answered in time.
+	ConflictApprovalExpired = "approval-expired"
+	// ConflictNotPaused: the run is not paused.
+	ConflictNotPaused = "run-not-paused"
+	// ConflictInputReused: the id of an input came with another value before.
+	ConflictInputReused = "input-id-reused"
+	// ConflictCannotSteer: no loop of the conversation reads messages any more, or none ever does.
+	ConflictCannotSteer = "run-cannot-be-steered"
 	// ConflictNotInDoubt: the command is not in doubt, or no longer.
 	ConflictNotInDoubt = "command-not-in-doubt"
 )

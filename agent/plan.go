@@ -14,6 +14,8 @@ const (
 	ToolNode NodeKind = "tool"
 	// ReactNode lets a model call tools in turns until it answers. It is the one node of a react run; plans cannot name it.
 	ReactNode NodeKind = "react"
+	// WaitNode waits for a signal, or for a time.
+	WaitNode NodeKind = "wait"
 )
 
 // OnError says what a node's failure means for its plan.
@@ -43,6 +45,10 @@ type Node struct {
 	// Prompt and Inputs belong to llm nodes; the values of Inputs may hold references.
 	Prompt string                     `json:"prompt,omitempty"`
 	Inputs map[string]json.RawMessage `json:"inputs,omitempty"`
+	// Signal is the name of the input that a wait node waits for, at most for its Timeout; its output is the input's value. A wait
+	// node with a Duration instead goes on after that time.
+	Signal   string   `json:"signal,omitempty"`
+	Duration Duration `json:"duration,omitempty"`
 	// DependsOn are the nodes that must have ended before this one starts. A reference implies the dependency.
 	DependsOn      []string `json:"depends_on,omitempty"`
 	ExpectedOutput string   `json:"expected_output,omitempty"`
@@ -83,6 +89,8 @@ type ShapeNode struct {
 	Timeout   Duration    `json:"timeout"`
 	Tries     int         `json:"tries,omitempty"`
 	OnError   OnError     `json:"on_error,omitempty"`
+	// Signal is of a wait node; its Timeout is the timer's or the longest wait, 0 for ever.
+	Signal string `json:"signal,omitempty"`
 }
 
 // Handled reports whether the plan goes on when the node fails.
@@ -97,6 +105,7 @@ const (
 	MaxNodeTries    = 10
 	MaxValueDepth   = 100 // of the arguments and inputs of a node
 	maxNodeTimeout  = Duration(24 * 60 * 60 * 1e9)
+	maxWait         = Duration(366 * 24 * 60 * 60 * 1e9)
 	maxNodeIDLength = 64
 )
 
@@ -118,6 +127,12 @@ func (p *Plan) Shape(d *Definition) *Shape {
 		if n.Retry != nil {
 			sn.Tries = n.Retry.MaxAttempts
 		}
+		if n.Kind == WaitNode {
+			sn.Effect, sn.Signal = Deterministic, n.Signal
+			if n.Signal == "" {
+				sn.Timeout = n.Duration
+			}
+		}
 		fallback := DefaultModelTimeout
 		if n.Kind == ToolNode {
 			fallback = DefaultToolTimeout
@@ -129,7 +144,7 @@ func (p *Plan) Shape(d *Definition) *Shape {
 				}
 			}
 		}
-		if sn.Timeout == 0 {
+		if sn.Timeout == 0 && n.Kind != WaitNode {
 			sn.Timeout = fallback
 		}
 		for _, dep := range n.DependsOn {

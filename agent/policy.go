@@ -27,14 +27,21 @@ type PolicyRule struct {
 	Tools   []string      `json:"tools,omitempty" yaml:"tools"`
 	Effects []EffectClass `json:"effects,omitempty" yaml:"effects"`
 	Kinds   []CommandKind `json:"kinds,omitempty" yaml:"kinds"`
+	// When is a predicate on the call, see package predicate; "" holds for every one. Whether it holds is found out in the
+	// activity, since the workflow knows no arguments.
+	When string `json:"when,omitempty" yaml:"when"`
 	// Decision is "execute", "forbid" or "ask".
 	Decision Decision `json:"decision" yaml:"decision"`
 	// Reason is told to whoever is refused: to the model, and in the record.
 	Reason string `json:"reason,omitempty" yaml:"reason"`
+	// Expires is how long an approval is waited for, for "ask"; 0 is the agent's.
+	Expires Duration `json:"expires,omitempty" yaml:"expires"`
 }
 
 // Refusal is a policy's word against a command, on its way to the gate that puts it on record.
 type Refusal struct {
 	Decision Decision `json:"decision"`
 	Reason   string   `json:"reason,omitempty"`
+	// Expires is how long an approval is waited for; 0 is the agent's.
+	Expires Duration `json:"expires,omitempty"`
 }

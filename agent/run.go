@@ -47,22 +47,53 @@ const (
 type Limits struct {
 	// MaxSteps bounds the model turns of a react run and the nodes of a plan.
 	MaxSteps int `json:"max_steps,omitempty"`
+	// MaxToolCalls bounds the tool calls of a run, MaxTokens the tokens that its model calls read and write; 0 is no bound.
+	// What is at work when a bound is met ends, so that tokens may go beyond theirs by as much as one round of calls.
+	MaxToolCalls int `json:"max_tool_calls,omitempty"`
+	MaxTokens    int `json:"max_tokens,omitempty"`
+	// MaxRepeats bounds how often a loop may call the same tool with the same arguments; 0 is no bound.
+	MaxRepeats int `json:"max_repeats,omitempty"`
 	// MaxParallel bounds how many nodes, or tool calls of one turn, are at work at once.
 	MaxParallel int `json:"max_parallel,omitempty"`
-	// Timeout is the wall time from run_started.
+	// Timeout is the time that the run may be at work. Time in which it waits for a person, a signal or a timer does not count.
 	Timeout Duration `json:"timeout,omitempty"`
+	// OnLimit says what a limit does to the run; "" is OnLimitFail, as in records from before there was a choice.
+	OnLimit OnLimit `json:"on_limit,omitempty"`
 }
+
+// OnLimit is what a limit does to a run.
+type OnLimit string
+
+const (
+	// OnLimitPark stops the run at the limit until it is given more, or is cancelled.
+	OnLimitPark OnLimit = "park"
+	// OnLimitFail fails it.
+	OnLimitFail OnLimit = "fail"
+)
+
+// LimitName names a limit as limit_reached has it.
+type LimitName string
+
+const (
+	LimitSteps     LimitName = "max_steps"
+	LimitToolCalls LimitName = "max_tool_calls"
+	LimitTokens    LimitName = "max_tokens"
+	LimitRepeats   LimitName = "max_repeats"
+	LimitTime      LimitName = "timeout"
+)
 
 // Defaults for limits that a definition leaves out.
 const (
 	DefaultMaxSteps    = 50
 	DefaultMaxParallel = 8
+	DefaultMaxRepeats  = 10
 	DefaultRunTimeout  = Duration(time.Hour)
 )
 
 // DefaultLimits are those of a definition that sets none.
 func DefaultLimits() Limits {
-	return Limits{MaxSteps: DefaultMaxSteps, MaxParallel: DefaultMaxParallel, Timeout: DefaultRunTimeout}
+	return Limits{MaxSteps: DefaultMaxSteps, MaxParallel: DefaultMaxParallel, MaxRepeats: DefaultMaxRepeats, Timeout: DefaultRunTimeout,
+		OnLimit: OnLimitPark}
 }
 
 // Or returns l with its zero fields taken from d.
@@ -73,8 +104,20 @@ func (l Limits) Or(d Limits) Limits {
 	if l.MaxParallel == 0 {
 		l.MaxParallel = d.MaxParallel
 	}
+	if l.MaxToolCalls == 0 {
+		l.MaxToolCalls = d.MaxToolCalls
+	}
+	if l.MaxTokens == 0 {
+		l.MaxTokens = d.MaxTokens
+	}
+	if l.MaxRepeats == 0 {
+		l.MaxRepeats = d.MaxRepeats
+	}
 	if l.Timeout == 0 {
 		l.Timeout = d.Timeout
+	}
+	if l.OnLimit == "" {
+		l.OnLimit = d.OnLimit
 	}
 	return l
 }
@@ -94,6 +137,9 @@ type ToolRef struct {
 	InputSchema json.RawMessage `json:"input_schema"`
 	Effect      EffectClass     `json:"effect_class"`
 	Timeout     Duration        `json:"timeout,omitempty"`
+	// Approve is a predicate on the tool's calls: those that it holds for need an approval, unless a rule of the agent says
+	// otherwise. "" is none.
+	Approve string `json:"approve,omitempty"`
 }
 
 // Definition is an agent, resolved. It is part of the run's record: a later change of the configuration does not touch it.
@@ -105,6 +151,10 @@ type Definition struct {
 	Tools        []ToolRef `json:"tools"`
 	Limits       Limits    `json:"limits"`
 	Policy       *Policy   `json:"policy,omitempty"`
+	// RequirePlan: a run in mode plan has to bring its plan.
+	RequirePlan bool `json:"require_plan,omitempty"`
+	// ApprovalTimeout is how long an approval is waited for where nothing else says; 0 is DefaultApprovalTimeout.
+	ApprovalTimeout Duration `json:"approval_timeout,omitempty"`
 }
 
 // Tool finds a tool of the definition by name.

@@ -32,6 +32,9 @@ type State struct {
 	// Committed and FailedCommands count commands.
 	Committed      int `json:"committed,omitempty"`
 	FailedCommands int `json:"failed_commands,omitempty"`
+	// ToolCalls counts the tool calls that have an outcome, Tokens what the model calls have used: what limits go by.
+	ToolCalls int `json:"tool_calls,omitempty"`
+	Tokens    int `json:"tokens,omitempty"`
 }
 
 // Done reports whether node i has ended: finished, failed or skipped.
@@ -82,6 +85,7 @@ func Apply(s State, e Event) (State, error) {
 		if err := decode(e, &d); err != nil {
 			return s, err
 		}
+		s.count(d.Kind, d.Usage)
 		if d.Turn > s.Turns[e.NodeID] {
 			turns := maps.Clone(s.Turns)
 			if turns == nil {
@@ -97,6 +101,13 @@ func Apply(s State, e Event) (State, error) {
 	case CommandFailedType:
 		s.close(e.CommandID)
 		s.FailedCommands++
+		var d CommandFailedData
+		if err := decode(e, &d); err != nil {
+			return s, err
+		}
+		s.count(d.Kind, nil)
+	case ApprovalRequested:
+		s.Open = withItem(s.Open, e.CommandID)
 	case CommandAbortType:
 		s.close(e.CommandID)
 	case CommandDoubtType:
@@ -133,10 +144,30 @@ func Apply(s State, e Event) (State, error) {
 	case RunCancelled:
 		s.Status = Cancelled
 	case PlanStarted, PlanRevised, PolicyDecided, AttemptDiscarded, Progress, CheckpointSaved,
-		ApprovalRequested, ApprovalResolved, InputReceived, LimitReachedType, RunForked, HTTPRecorded, MessageAdded:
+		ApprovalResolved, InputReceived, LimitReachedType, LimitsChanged, RunForked, HTTPRecorded, MessageAdded:
 		// These are part of the story, not of the position.
 	}
 	return s, nil
+}
+
+// count takes a command with an outcome into what limits go by.
+func (s *State) count(kind CommandKind, usage json.RawMessage) {
+	if kind == ToolCommand {
+		s.ToolCalls++
+	}
+	s.Tokens += TokensOf(usage)
+}
+
+// TokensOf is how many tokens a model's command has used, input and output, as its vendor tells; 0 where it does not.
+func TokensOf(usage json.RawMessage) int {
+	var u struct {
+		Input  int `json:"input_tokens"`
+		Output int `json:"output_tokens"`
+	}
+	if len(usage) == 0 || json.Unmarshal(usage, &u) != nil {
+		return 0
+	}
+	return max(0, u.Input) + max(0, u.Output)
 }
 
 func (s *State) applyNode(e Event, i int) {

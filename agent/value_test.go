@@ -154,7 +154,7 @@ func TestBlueprintResolve(t *testing.T) {
 				names = append(names, tool.Name)
 			}
 			require.Equal(t, tc.want, names)
-			require.Equal(t, agent.Limits{MaxSteps: 7, MaxParallel: agent.DefaultMaxParallel, Timeout: agent.DefaultRunTimeout}, d.Limits)
+			require.Equal(t, agent.Limits{MaxSteps: 7}.Or(agent.DefaultLimits()), d.Limits)
 		})
 	}
 	_, err := agent.Blueprint{Name: "a", Tools: []string{"*"}}.Resolve(nil)

@@ -83,7 +83,9 @@ func (v *verifier) checkOrder() {
 			v.walkCommand(e)
 		case PolicyDecided:
 			v.command(e.CommandID).refused = true
-		case RunStarted, PlanRevised, Progress, ApprovalRequested, ApprovalResolved, InputReceived, LimitReachedType,
+		case ApprovalRequested:
+			v.command(e.CommandID).refused = true // it may be: by the answer, or by the run's end before there is one
+		case RunStarted, PlanRevised, Progress, ApprovalResolved, InputReceived, LimitReachedType, LimitsChanged,
 			RunPaused, RunUnpaused, RunForked, MessageAdded:
 		}
 	}
@@ -170,7 +172,7 @@ func (v *verifier) walkCommand(e *Event) {
 		}
 		c.emitted, c.outcome = e, nil
 	case CommandCommitted, CommandFailedType, CommandAbortType, CommandDoubtType:
-		if c.emitted == nil && !(e.Type == CommandFailedType && c.refused) {
+		if c.emitted == nil && !(c.refused && (e.Type == CommandFailedType || e.Type == CommandAbortType)) {
 			v.differAt(CheckCommand, e, "command_emitted before it", "none")
 		}
 		if before := c.outcome; before != nil && !c.mayEndAgain(e) {

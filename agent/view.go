@@ -98,6 +98,25 @@ type Resumed struct {
 	Step int
 }
 
+// Steering is something that a person says to a run at work.
+type Steering struct {
+	Owner     string
+	RunID     string
+	MessageID string
+	Content   string
+	// Key and RequestHash make a repeated request say it once.
+	Key         string
+	RequestHash string
+}
+
+// Input is a named value for a wait node. InputID tells a repetition from another input of the name.
+type Input struct {
+	Name    string
+	InputID string
+	Value   json.RawMessage
+	By      string
+}
+
 // LogScope says which events a reader wants: a conversation's, or those of one run and its child runs.
 type LogScope struct {
 	ConversationID string

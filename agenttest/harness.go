@@ -112,6 +112,8 @@ func New(t testing.TB, cfg Config) *Harness {
 	if h.def, err = blueprint.Resolve(tools.Refs()); err != nil {
 		t.Fatalf("agenttest: %v", err)
 	}
+	// Nobody comes to help a test: unless it says otherwise, a run that waits for somebody ends at its time limit.
+	h.def.Limits.OnLimit = cfg.Limits.OnLimit
 	return h
 }
 

@@ -480,7 +480,7 @@ func TestAgentsAndTools(t *testing.T) {
 	require.NotContains(t, w.Body.String(), "SECRET")
 	require.Equal(t, "default", agents[0].Name)
 	require.Equal(t, agent.DefaultLimits(), agents[0].Limits)
-	require.Equal(t, agent.Limits{MaxSteps: 5, MaxParallel: 8, Timeout: agent.Duration(time.Hour)}, agents[1].Limits)
+	require.Equal(t, agent.Limits{MaxSteps: 5}.Or(agent.DefaultLimits()), agents[1].Limits)
 	require.Contains(t, b.do("GET", "/api/v1/agent/tools", "").Body.String(), `"name":"calculator"`)
 	require.Equal(t, 200, b.do("GET", "/readyz", "").Code)
 }

@@ -220,7 +220,7 @@ func TestAcceptance(t *testing.T) {
 	require.Equal(t, 1, r.Epoch)
 	require.Equal(t, `{ "b": 1e3, "a": "<x>" }`, string(r.Metadata), "kept as it was written")
 	require.Equal(t, []agent.Attachment{{Name: "a.txt", MediaType: "text/plain", Text: "hello"}}, r.Attachments)
-	require.Equal(t, agent.Limits{MaxSteps: 3, MaxParallel: agent.DefaultMaxParallel, Timeout: agent.Duration(90 * time.Second)}, r.Definition.Limits)
+	require.Equal(t, agent.Limits{MaxSteps: 3, Timeout: agent.Duration(90 * time.Second)}.Or(agent.DefaultLimits()), r.Definition.Limits)
 	require.Equal(t, agent.ModeReact, r.Definition.Mode)
 	require.Equal(t, "calculator", r.Definition.Tools[0].Name)
 	require.Equal(t, agent.ReactPlan(), a.Plan)

@@ -192,6 +192,18 @@ func (d *Dispatcher) send(ctx context.Context, i ledger.Intent) error {
 		return d.signal(ctx, i, agent.CancelSignal)
 	case ledger.ResolvedIntent:
 		return d.signal(ctx, i, agent.ResolvedSignal)
+	case ledger.PauseIntent:
+		return d.signal(ctx, i, agent.PauseSignal)
+	case ledger.UnpauseIntent:
+		return d.signal(ctx, i, agent.UnpauseSignal)
+	case ledger.ApprovalIntent:
+		return d.signal(ctx, i, agent.ApprovalSignal)
+	case ledger.InputIntent:
+		return d.signal(ctx, i, agent.InputSignal)
+	case ledger.MessageIntent:
+		return d.signal(ctx, i, agent.MessageSignal)
+	case ledger.LimitsIntent:
+		return d.signal(ctx, i, agent.LimitsSignal)
 	}
 	return fmt.Errorf("intent %d: unknown kind %q", i.ID, i.Kind)
 }
@@ -281,7 +293,7 @@ func (d *Dispatcher) signal(ctx context.Context, i ledger.Intent, name string) e
 	if err := json.Unmarshal(i.Payload, &payload); err != nil {
 		return fmt.Errorf("intent %d: %w", i.ID, err)
 	}
-	payload.ID = i.ID
+	payload.ID, payload.Epoch = i.ID, i.Epoch
 	err := d.Temporal.SignalWorkflow(ctx, i.RunID, "", name, payload)
 	var gone *serviceerror.NotFound
 	if errors.As(err, &gone) {

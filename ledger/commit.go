@@ -97,6 +97,9 @@ func (t *txn) commitOwned(ctx context.Context, c agent.Commit, late bool) (agent
 	}
 	// A new execution ends the node by itself, when it meets the command again.
 	c.Ends = c.Ends && t.run.epoch == c.Epoch
+	if err := t.hear(ctx, &c); err != nil {
+		return agent.Decided{}, err
+	}
 	if err := t.commit(c, said); err != nil {
 		return agent.Decided{}, err
 	}
@@ -147,11 +150,12 @@ func (t *txn) commit(c agent.Commit, said *agent.CommandResolvedData) error {
 		return err
 	}
 	t.writes.Queue(`UPDATE commands SET state = 'committed', sequence_number = $3, result = $4, result_hash = $5, result_bytes = $6, usage = $7,
-			latency_ms = $8, decided_at = $9, error = NULL, unannounced = $10, owner_epoch = $11, owner_schedule = $12, owner_attempt = $13, owner_token = $14
-			WHERE run_id = $1 AND command_id = $2`,
+			latency_ms = $8, decided_at = $9, error = NULL, unannounced = $10, owner_epoch = $11, owner_schedule = $12, owner_attempt = $13, owner_token = $14,
+			goes_on = $15 WHERE run_id = $1 AND command_id = $2`,
 		c.RunID, c.CommandID, committed, inline, hash, len(c.Result), nullJSON(usage), c.Event.LatencyMS, t.now, ended,
-		t.command.Owner.Epoch, t.command.Owner.Schedule, t.command.Owner.Attempt, t.command.Owner.Token)
+		t.command.Owner.Epoch, t.command.Owner.Schedule, t.command.Owner.Attempt, t.command.Owner.Token, c.Event.GoesOn)
 	t.dropOutput(c.CommandID)
+	t.command.GoesOn = c.Event.GoesOn
 	t.command.State, t.command.Sequence, t.command.Result, t.command.ResultHash, t.command.Error = agent.Committed, committed, c.Result, hash, nil
 	switch {
 	case ended:

@@ -14,13 +14,20 @@ import (
 // Record writes the facts of an execution that no command carries, and where the run stands when that has changed.
 func (l *Ledger) Record(ctx context.Context, call agent.RecordCall) (agent.RecordReply, error) {
 	var reply agent.RecordReply
-	scope := txnScope{runID: call.RunID, epoch: call.Epoch, facts: call.Facts, changesRun: call.Status != "", witness: &reply.Witness}
+	scope := txnScope{runID: call.RunID, epoch: call.Epoch, facts: call.Facts, changesRun: call.Status != "", withState: call.HandOver != nil,
+		witness: &reply.Witness}
 	err := l.write(ctx, scope, func(t *txn) error {
 		reply.Sequence = t.last
 		if call.Status != "" && !t.run.status.Terminal() && t.run.status != agent.Cancelling {
 			// The last doubt may have been resolved while this was on its way.
 			t.writes.Queue(`UPDATE agent_executions SET status = $2 WHERE run_id = $1
 				AND ($2 <> 'in_doubt' OR EXISTS (SELECT 1 FROM commands WHERE run_id = $1 AND state = 'in_doubt'))`, call.RunID, call.Status)
+		}
+		if call.HandOver != nil {
+			if err := t.applyNew(); err != nil {
+				return err
+			}
+			reply.State = &t.state
 		}
 		return nil
 	})
@@ -91,7 +98,7 @@ func (t *txn) settle(call agent.SettleCall) error {
 			return t.decide(d, agent.CommandAborted, reason, 0)
 		}
 		return t.decide(d, agent.CommandFailed, reason, 0)
-	case agent.Fenced, agent.Committed, agent.CommandFailed, agent.CommandAborted, agent.CommandInDoubt:
+	case agent.Fenced, agent.CommandWaiting, agent.Committed, agent.CommandFailed, agent.CommandAborted, agent.CommandInDoubt:
 	}
 	return nil
 }
@@ -122,10 +129,13 @@ func (l *Ledger) Finish(ctx context.Context, call agent.FinishCall) (agent.Finis
 	return reply, nil
 }
 
-// settleOpen decides every command that has no outcome.
+// settleOpen decides every command that has no outcome, and withdraws what nobody has answered.
 func (t *txn) settleOpen(ctx context.Context, call agent.FinishCall) error {
+	if err := t.withdrawApprovals(ctx); err != nil {
+		return err
+	}
 	rows, err := t.tx.Query(ctx, `SELECT command_id, node_id, kind, tool, effect_class, state, dispatch_no, owner_epoch, owner_schedule, owner_attempt, owner_token
-		FROM commands WHERE run_id = $1 AND state IN ('dispatched', 'released') ORDER BY command_id FOR NO KEY UPDATE`, call.RunID)
+		FROM commands WHERE run_id = $1 AND state IN ('dispatched', 'released', 'waiting') ORDER BY command_id FOR NO KEY UPDATE`, call.RunID)
 	if err != nil {
 		return err
 	}
@@ -201,7 +211,7 @@ func (t *txn) end(ctx context.Context, call agent.FinishCall, started bool) erro
 			return err
 		}
 	}
-	t.writes.Queue(`UPDATE agent_executions SET status = $2, final_output = $3, error = $4, finished_at = $5,
+	t.writes.Queue(`UPDATE agent_executions SET status = $2, final_output = $3, error = $4, finished_at = $5, pause_intent = NULL,
 		started_at = CASE WHEN $6 THEN coalesce(started_at, $5) END WHERE run_id = $1`,
 		t.run.runID, call.Status, output, nullJSON(failure), t.now, started)
 	t.writes.Queue(`DELETE FROM model_output WHERE run_id = $1`, t.run.runID)

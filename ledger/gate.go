@@ -31,7 +31,7 @@ func (l *Ledger) Begin(ctx context.Context, b agent.Begin) (agent.Begun, error) 
 			return err
 		}
 		begun = agent.Begun{Verdict: agent.Admit(t.command, agent.Ask{Dispatch: b.Dispatch,
-			InputHash: b.InputHash, Reconciles: b.Reconciles, VoidNo: b.VoidNo}, t.now)}
+			InputHash: b.InputHash, Reconciles: b.Reconciles, VoidNo: b.VoidNo, ArgumentsHash: b.ArgumentsHash}, t.now)}
 		return t.begin(ctx, b, &begun)
 	})
 	if err != nil {
@@ -45,6 +45,10 @@ func (t *txn) begin(ctx context.Context, b agent.Begin, begun *agent.Begun) erro
 	case agent.MayExecute, agent.MayExecuteAgain:
 		if t.run.status == agent.Cancelling {
 			return agent.Failed(agent.CodeCancelled, "run %s is being cancelled", t.run.runID)
+		}
+		if t.run.pausedBy != 0 && b.Within == nil { // what a tool at work asks for belongs to its command
+			begun.Verdict, begun.PausedBy = agent.IsPaused, t.run.pausedBy
+			return nil
 		}
 	}
 	switch begun.Verdict {
@@ -88,8 +92,9 @@ func (t *txn) begin(ctx context.Context, b agent.Begin, begun *agent.Begun) erro
 	case agent.Inject:
 		begun.Row = t.command
 		return t.finishInjected(ctx, b.Call)
-	case agent.InjectFailure, agent.IsInDoubt, agent.Refuse, agent.Mismatch:
+	case agent.InjectFailure, agent.IsInDoubt, agent.Refuse, agent.Mismatch, agent.UseArguments:
 		begun.Row = t.command
+	case agent.MustAwait, agent.IsPaused: // not of Admit's making
 	}
 	return nil
 }
@@ -131,7 +136,13 @@ func (t *txn) refuse(b agent.Begin, begun *agent.Begun) error {
 
 func (t *txn) dispatch(b agent.Begin, begun *agent.Begun) error {
 	if b.Refusal != nil {
-		return t.refuse(b, begun)
+		// An effect inside of a tool at work cannot wait for anybody.
+		if b.Refusal.Decision != policyAsk || b.Kind == agent.HTTPCommand {
+			return t.refuse(b, begun)
+		}
+		if approved, err := t.askApproval(b, begun); err != nil || !approved {
+			return err
+		}
 	}
 	begun.DispatchNo = 1
 	if t.command != nil {
@@ -153,6 +164,9 @@ func (t *txn) dispatch(b agent.Begin, begun *agent.Begun) error {
 	return nil
 }
 
+// policyAsk is the decision that wants an approval, by the name that package policy gives it.
+const policyAsk agent.Decision = "ask"
+
 // writeRow queues the row of a command that dispatch b has from now on.
 func (t *txn) writeRow(b agent.Begin, dispatchNo int, deadline time.Time) {
 	model := ""
@@ -160,16 +174,16 @@ func (t *txn) writeRow(b agent.Begin, dispatchNo int, deadline time.Time) {
 		model = b.Model.Model
 	}
 	t.writes.Queue(`INSERT INTO commands (run_id, command_id, node_id, kind, tool, model, effect_class, state, input_hash, input, dispatch_no,
-			owner_epoch, owner_schedule, owner_attempt, lease_until, deadline, emitted_at, owner_token)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, 'dispatched', $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+			owner_epoch, owner_schedule, owner_attempt, lease_until, deadline, emitted_at, owner_token, heard)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, 'dispatched', $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
 		ON CONFLICT (run_id, command_id) DO UPDATE SET kind = excluded.kind, tool = excluded.tool, model = excluded.model,
 			effect_class = excluded.effect_class, state = excluded.state, input_hash = excluded.input_hash, input = excluded.input,
 			dispatch_no = excluded.dispatch_no, owner_epoch = excluded.owner_epoch, owner_schedule = excluded.owner_schedule,
 			owner_attempt = excluded.owner_attempt, owner_token = excluded.owner_token, lease_until = excluded.lease_until, deadline = excluded.deadline,
-			sequence_number = 0, error = NULL, decided_at = NULL,
+			heard = excluded.heard, sequence_number = 0, error = NULL, decided_at = NULL,
 			emitted_at = CASE WHEN commands.dispatch_no = 0 THEN excluded.emitted_at ELSE commands.emitted_at END`,
 		b.RunID, b.CommandID, b.NodeID, b.Kind, textSafe(b.Tool), textSafe(model), b.Effect, b.InputHash, []byte(b.Input), dispatchNo,
-		b.Dispatch.Epoch, b.Dispatch.Schedule, b.Dispatch.Attempt, t.now.Add(agent.Lease), deadline, t.now, b.Dispatch.Token)
+		b.Dispatch.Epoch, b.Dispatch.Schedule, b.Dispatch.Attempt, t.now.Add(agent.Lease), deadline, t.now, b.Dispatch.Token, b.Heard)
 }
 
 // emit appends what precedes the first execution of a command.
@@ -177,7 +191,7 @@ func (t *txn) emit(b agent.Begin, deadline time.Time) error {
 	if err := t.openNode(b); err != nil {
 		return err
 	}
-	data := agent.CommandEmittedData{Kind: b.Kind, Tool: b.Tool, Model: b.Model, Effect: b.Effect, InputHash: b.InputHash,
+	data := agent.CommandEmittedData{Kind: b.Kind, Tool: b.Tool, Model: b.Model, Effect: b.Effect, InputHash: b.InputHash, Heard: b.Heard,
 		IdempotencyKey: agent.IdempotencyKey(b.RunID, b.CommandID), Deadline: deadline.UTC()}
 	if b.Input != nil {
 		shown := agent.ShowValue(b.Input)
@@ -207,7 +221,7 @@ func (t *txn) openNode(b agent.Begin) error {
 
 // finishInjected writes the node_finished and the checkpoint that a record from before they were written together lacks.
 func (t *txn) finishInjected(ctx context.Context, call agent.Call) error {
-	if !call.Ends || !agent.EndsNode(t.command.Kind, t.command.Result) {
+	if !call.Ends || t.command.GoesOn || !agent.EndsNode(t.command.Kind, t.command.Result) {
 		return nil
 	}
 	var batch pgx.Batch

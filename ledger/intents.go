@@ -22,6 +22,15 @@ const (
 	CancelIntent IntentKind = "cancel"
 	// ResolvedIntent tells that a command in doubt was resolved.
 	ResolvedIntent IntentKind = "resolved"
+	// PauseIntent and UnpauseIntent stop a run at its command boundaries, and let it go on.
+	PauseIntent   IntentKind = "pause"
+	UnpauseIntent IntentKind = "unpause"
+	// ApprovalIntent tells that an approval has an answer, InputIntent that there is an input, MessageIntent a message.
+	ApprovalIntent IntentKind = "approval"
+	InputIntent    IntentKind = "input"
+	MessageIntent  IntentKind = "message"
+	// LimitsIntent gives other limits.
+	LimitsIntent IntentKind = "limits"
 )
 
 // Intent is a row of the outbox.
@@ -131,7 +140,17 @@ func (l *Ledger) StartInput(ctx context.Context, runID string) (agent.RunInput, 
 		return agent.RunInput{}, err
 	}
 	in := agent.RunInput{RunID: runID, ConversationID: run.ConversationID, Epoch: run.Epoch, Agent: run.Definition.Agent,
-		Mode: run.Definition.Mode, Limits: run.Definition.Limits, Policy: run.Definition.Policy}
+		Mode: run.Definition.Mode, Limits: run.Definition.Limits, Policy: run.Definition.Policy, RequirePlan: run.Definition.RequirePlan}
+	var granted *agent.Limits
+	err = l.pool.QueryRow(ctx, `SELECT coalesce(pause_intent, 0), limits,
+			coalesce((SELECT max(m.sequence_number) FROM messages m WHERE m.run_id = r.run_id AND m.role = 'user' AND m.id <> r.message_id), 0)
+		FROM agent_executions r WHERE run_id = $1`, runID).Scan(&in.PausedBy, &granted, &in.Heard)
+	if err != nil {
+		return agent.RunInput{}, fmt.Errorf("read run %s: %w", runID, err)
+	}
+	if granted != nil {
+		in.Limits = *granted
+	}
 	if plan != nil {
 		in.Plan = plan.Shape(&run.Definition)
 	}

@@ -12,7 +12,10 @@ import (
 	"runledger/agent"
 )
 
-const runColumns = `r.run_id, r.conversation_id, r.root_run_id, r.parent_run_id, r.message_id, r.request_id, r.session_id, r.epoch, r.status,
+// runStatus is the status that readers see: a run that is paused says so, whatever it waits for.
+const runStatus = `CASE WHEN r.pause_intent IS NOT NULL AND r.status IN ('queued', 'running', 'waiting', 'in_doubt', 'limit_reached') THEN 'paused' ELSE r.status END`
+
+const runColumns = `r.run_id, r.conversation_id, r.root_run_id, r.parent_run_id, r.message_id, r.request_id, r.session_id, r.epoch, ` + runStatus + `,
 	r.input, r.attachments, r.metadata, r.definition, r.start_sequence, r.final_output, r.error, r.created_at, r.started_at, r.finished_at`
 
 func scanRun(row pgx.CollectableRow) (agent.Run, error) {
@@ -119,7 +122,7 @@ func (l *Ledger) Runs(ctx context.Context, f agent.RunFilter) (runs []agent.Run,
 		}
 	}
 	rows, err := l.pool.Query(ctx, `SELECT `+runColumns+` FROM agent_executions r JOIN conversations c ON c.id = r.conversation_id
-		WHERE c.owner = $1 AND ($2::uuid IS NULL OR r.conversation_id = $2) AND ($3 = '' OR r.status = $3)
+		WHERE c.owner = $1 AND ($2::uuid IS NULL OR r.conversation_id = $2) AND ($3 = '' OR `+runStatus+` = $3)
 			AND ($4 = '' OR r.agent = $4)
 			AND (NOT $7 OR EXISTS (SELECT FROM commands d WHERE d.run_id = r.run_id AND d.state = 'in_doubt'))
 			AND ($5::uuid IS NULL OR (r.created_at, r.run_id) < (SELECT created_at, run_id FROM agent_executions WHERE run_id = $5))

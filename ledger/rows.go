@@ -23,18 +23,26 @@ func scanEvent(row pgx.CollectableRow) (agent.Event, error) {
 // commandRowColumns reads a command with its result's bytes, wherever they stand. $1 is the run, $2 the command.
 const commandRowColumns = `SELECT c.run_id, c.command_id, c.node_id, c.kind, c.tool, c.effect_class, c.state, c.input_hash, c.dispatch_no, c.base_no,
 	c.owner_epoch, c.owner_schedule, c.owner_attempt, c.owner_token, c.lease_until, c.deadline, c.sequence_number,
-	coalesce(c.result, (SELECT p.bytes FROM payloads p WHERE p.hash = c.result_hash)), c.result_hash, c.error, c.resolution
-	FROM commands c WHERE c.run_id = $1 AND c.command_id = $2 `
+	coalesce(c.result, (SELECT p.bytes FROM payloads p WHERE p.hash = c.result_hash)), c.result_hash, c.error, c.resolution, c.goes_on,
+	a.approval_id::text, a.state, coalesce(a.edited_hash, a.arguments_hash), a.edited, a.expires_at, a.decided_by, a.note
+	FROM commands c LEFT JOIN approvals a ON a.approval_id = c.approval_id WHERE c.run_id = $1 AND c.command_id = $2 `
 
 func collectCommandRow(rows pgx.Rows) (*agent.CommandRow, error) {
 	c, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (*agent.CommandRow, error) {
 		var c agent.CommandRow
 		var lease, deadline *time.Time
-		var result, failure []byte
+		var result, failure, edited []byte
+		var approval, state, hash, by, note *string
+		var expires *time.Time
 		err := row.Scan(&c.RunID, &c.CommandID, &c.NodeID, &c.Kind, &c.Tool, &c.Effect, &c.State, &c.InputHash, &c.DispatchNo, &c.BaseNo,
-			&c.Owner.Epoch, &c.Owner.Schedule, &c.Owner.Attempt, &c.Owner.Token, &lease, &deadline, &c.Sequence, &result, &c.ResultHash, &failure, &c.Resolution)
+			&c.Owner.Epoch, &c.Owner.Schedule, &c.Owner.Attempt, &c.Owner.Token, &lease, &deadline, &c.Sequence, &result, &c.ResultHash, &failure, &c.Resolution, &c.GoesOn,
+			&approval, &state, &hash, &edited, &expires, &by, &note)
 		if err != nil {
 			return nil, err
+		}
+		if approval != nil {
+			c.Approval = &agent.ApprovalRow{ApprovalID: *approval, State: agent.ApprovalState(*state), Hash: *hash, Edited: edited,
+				ExpiresAt: *expires, By: *by, Note: *note}
 		}
 		if lease != nil {
 			c.LeaseUntil = *lease

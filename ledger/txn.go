@@ -44,6 +44,8 @@ type runHead struct {
 	// status is, of a run that is stuck, the one it had before: who writes goes by that.
 	status agent.Status
 	stuck  bool
+	// pausedBy is the intent that has paused the run, 0 when it is not paused.
+	pausedBy int64
 }
 
 // txnScope says what to lock and read.
@@ -129,7 +131,7 @@ type session interface {
 
 const (
 	runHeadColumns = `SELECT run_id, conversation_id, root_run_id, message_id, epoch,
-			CASE status WHEN 'stuck' THEN coalesce(status_before, 'running') ELSE status END, status = 'stuck'
+			CASE status WHEN 'stuck' THEN coalesce(status_before, 'running') ELSE status END, status = 'stuck', coalesce(pause_intent, 0)
 		FROM agent_executions WHERE run_id = $1 `
 	lockCounter = `SELECT last_sequence, chain, clock_timestamp() FROM conversations
 		WHERE id = (SELECT conversation_id FROM agent_executions WHERE run_id = $1) FOR NO KEY UPDATE`
@@ -192,7 +194,7 @@ func (t *txn) open(ctx context.Context, scope txnScope) error {
 func (t *txn) scanHead(runID string) func(pgx.Row) error {
 	return func(row pgx.Row) error {
 		h := &t.run
-		err := row.Scan(&h.runID, &h.conversationID, &h.rootRunID, &h.messageID, &h.epoch, &h.status, &h.stuck)
+		err := row.Scan(&h.runID, &h.conversationID, &h.rootRunID, &h.messageID, &h.epoch, &h.status, &h.stuck, &h.pausedBy)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return &agent.NotFoundError{What: "run", ID: runID}
 		}
@@ -253,13 +255,20 @@ func (t *txn) appendEvent(e agent.Event, factNo int) error {
 	return nil
 }
 
-// checkpoint appends checkpoint_saved and queues its row: the state after everything appended so far.
-func (t *txn) checkpoint(typ agent.CheckpointType, nodeID, commandID string) error {
+// applyNew brings the state up to everything appended so far.
+func (t *txn) applyNew() (err error) {
 	for _, e := range t.newEvents {
-		var err error
 		if t.state, err = agent.Apply(t.state, e); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// checkpoint appends checkpoint_saved and queues its row: the state after everything appended so far.
+func (t *txn) checkpoint(typ agent.CheckpointType, nodeID, commandID string) error {
+	if err := t.applyNew(); err != nil {
+		return err
 	}
 	id, err := uuid.NewV7()
 	if err != nil {

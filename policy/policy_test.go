@@ -62,8 +62,7 @@ func TestReplayThatIsUnknownForbids(t *testing.T) {
 }
 
 func decide(p *agent.Policy, c policy.Command) agent.Decision {
-	decision, _ := policy.Decide(p, c)
-	return decision
+	return policy.Decide(p, c).Decision
 }
 
 func classes() []agent.EffectClass {
@@ -131,9 +130,9 @@ func TestRules(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			decision, reason := policy.Decide(rules, c.command)
-			require.Equal(t, c.want, decision)
-			require.Equal(t, c.reason, reason)
+			answer := policy.Decide(rules, c.command)
+			require.Equal(t, c.want, answer.Decision)
+			require.Equal(t, c.reason, answer.Reason)
 		})
 	}
 }

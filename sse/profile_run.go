@@ -90,7 +90,7 @@ func runView(t agent.EventType, kind agent.CommandKind) (agent.EventType, []stri
 	case agent.CheckpointSaved:
 		return t, []string{"checkpoint_id", "checkpoint_type", "step_number"}
 	case agent.MessageAdded:
-		return t, []string{"role", "content"}
+		return t, []string{"role", "content", "steers"}
 	case agent.RunCompleted:
 		return t, []string{"final_output", "summary"}
 	case agent.RunFailed:
@@ -99,10 +99,20 @@ func runView(t agent.EventType, kind agent.CommandKind) (agent.EventType, []stri
 		return t, []string{"outcome", "by", "note"}
 	case agent.PolicyDecided:
 		return t, []string{"decision", "reason", "kind", "tool", "effect_class"}
+	case agent.ApprovalRequested:
+		return t, []string{"approval_id", "tool", "effect_class", "arguments", "arguments_hash", "reason", "expires_at"}
+	case agent.ApprovalResolved:
+		return t, []string{"approval_id", "outcome", "by", "note", "arguments", "arguments_hash"}
+	case agent.InputReceived:
+		return t, []string{"name", "input_id", "by"}
+	case agent.LimitReachedType:
+		return t, []string{"limit", "used", "most", "parked", "tool"}
+	case agent.LimitsChanged:
+		return t, []string{"limits", "by", "reason"}
+	case agent.RunReopened:
+		return t, []string{"epoch", "status_before", "by", "reason", "from_step", "node_ids"}
 	case agent.CommandAbortType, agent.CommandDoubtType, agent.CommandReopened, agent.RunCancelled,
-		agent.PlanGenerated, agent.PlanRevised, agent.Progress, agent.ApprovalRequested,
-		agent.ApprovalResolved, agent.InputReceived, agent.LimitReachedType, agent.RunPaused, agent.RunUnpaused,
-		agent.RunReopened, agent.RunForked:
+		agent.PlanGenerated, agent.PlanRevised, agent.Progress, agent.RunPaused, agent.RunUnpaused, agent.RunForked:
 	}
 	return t, []string{"kind", "tool", "reason", "by", "message", "epoch"}
 }
@@ -117,6 +127,8 @@ func committedView(kind agent.CommandKind) (agent.EventType, []string) {
 	case agent.HTTPCommand:
 		// http_recorded shows what is public of it.
 		return agent.CommandCommitted, []string{"kind", "result_hash", "latency_ms"}
+	case agent.WaitCommand:
+		return agent.CommandCommitted, []string{"kind", "result_hash", "output", "latency_ms"}
 	case agent.NowCommand, agent.UUIDCommand, agent.RandomCommand: // have an event of their own
 	case agent.PlanCommand:
 		// The planner's output is the plan with its prompts and arguments; plan_created shows what is public of it.

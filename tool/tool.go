@@ -23,12 +23,16 @@ type Spec struct {
 	Effect agent.EffectClass `json:"effect_class"`
 	// Timeout bounds one call; 0 means [DefaultTimeout].
 	Timeout time.Duration `json:"timeout,omitempty"`
+	// Approve is a predicate on calls, see package predicate: those that it holds for need somebody's approval, unless a rule of
+	// the agent says otherwise. "true" holds for all, "" for none.
+	Approve string `json:"approve,omitempty"`
 }
 
 // Ref is the spec as a run's record keeps it.
 func (s Spec) Ref() agent.ToolRef {
 	return agent.ToolRef{
 		Name: s.Name, Description: s.Description, InputSchema: s.InputSchema, Effect: s.Effect, Timeout: agent.Duration(s.Timeout),
+		Approve: s.Approve,
 	}
 }
 
@@ -36,6 +40,7 @@ func (s Spec) Ref() agent.ToolRef {
 func SpecOf(ref agent.ToolRef) Spec {
 	return Spec{
 		Name: ref.Name, Description: ref.Description, InputSchema: ref.InputSchema, Effect: ref.Effect, Timeout: time.Duration(ref.Timeout),
+		Approve: ref.Approve,
 	}
 }
 

@@ -23,6 +23,7 @@ func Register(r worker.Registry, a *activities.Activities) {
 	bind(r, agent.Finish, a.Finish)
 	bind(r, agent.RecordEffect, a.RecordEffect)
 	bind(r, agent.CallHTTP, a.CallHTTP)
+	bind(r, agent.Await, a.Await)
 }
 
 // bind does not compile when the function's types are not those that the name promises.

@@ -3,6 +3,7 @@ package workflows
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -16,17 +17,34 @@ import (
 // It ends as the run ends: a failed run fails the workflow with the run's error code as its type, a cancelled one cancels it.
 func AgentExecution(ctx workflow.Context, in agent.RunInput) (agent.RunOutput, error) {
 	ctx, cancel := workflow.WithCancel(ctx)
-	e := &execution{in: in, plan: in.Plan, state: in.State, cancel: cancel, resolved: map[string]agent.Intent{}, used: map[string]int64{}}
+	e := newExecution(in, cancel)
 	e.logger = workflow.GetLogger(ctx)
 	if err := workflow.SetQueryHandler(ctx, agent.StateQuery, e.query); err != nil {
 		return agent.RunOutput{}, err
 	}
+	e.subscribe(ctx)
 	workflow.Go(ctx, e.listen)
 	workflow.Go(ctx, e.watchTime)
-	workflow.Go(ctx, e.watchDoubt)
+	workflow.Go(ctx, e.watchRest)
+	workflow.Go(ctx, e.watchLength)
 
 	failure := e.run(ctx)
+	if e.handsOver(ctx, failure) {
+		return e.handOver(ctx)
+	}
 	return e.finish(ctx, failure)
+}
+
+func newExecution(in agent.RunInput, cancel workflow.CancelFunc) *execution {
+	e := &execution{in: in, plan: in.Plan, state: in.State, limits: in.Limits, heard: in.Heard, pausedBy: in.PausedBy, cancel: cancel,
+		resolved: map[string]agent.Intent{}, told: map[string]int{}, taken: map[string]int64{}}
+	if c := in.Carried; c != nil {
+		e.lastFact, e.schedule, e.spent, e.calls = c.LastFact, c.Schedule, time.Duration(c.Spent), c.Calls
+		if c.Taken != nil {
+			e.taken = maps.Clone(c.Taken)
+		}
+	}
+	return e
 }
 
 // execution is one execution of a run. Its fields are touched by the workflow's coroutines only, one at a time.
@@ -53,11 +71,35 @@ type execution struct {
 	waiting agent.Bits
 	busy    int
 	parked  int
+	// parkedFor counts the parked ones by what they wait for.
+	parkedFor [parkReasons]int
 	// doubts are the commands that wait for a resolution; resolved is, by command, the last word that nothing has gone on by
-	// yet, and used the intent of the last word that something has.
+	// yet.
 	doubts   []string
 	resolved map[string]agent.Intent
-	used     map[string]int64
+	// told counts the news for commands that wait, by what they wait for, and asks are those that wait for an approval.
+	told map[string]int
+	asks []string
+	// signals are the channels of the outbox, taken the newest intent of each.
+	signals []inbox
+	taken   map[string]int64
+	// pausedBy is the newest intent that has paused the run, unpausedBy the newest that has let it go on.
+	pausedBy, unpausedBy int64
+	// heard is the number of the newest message that was said to the run while it was at work.
+	heard int64
+	// limits are those in force. spent is the time that counts against them up to workingSince, which is zero while the clock
+	// stands; timeUp is set when it is more than they allow.
+	limits       agent.Limits
+	spent        time.Duration
+	workingSince time.Time
+	timeUp       bool
+	// met are the limits that were told of.
+	met []metLimit
+	// calling are the tool calls at work, calls those that came last, by what they were called with.
+	calling int
+	calls   []agent.RepeatedCall
+	// handing: a new execution is to continue this one, and nothing begins here any more.
+	handing bool
 	// failure is set when the run cannot go on: the first node that failed and that its plan does not go on without.
 	failure *agent.Error
 	// news tells the scheduler of the plan's nodes what became of one.
@@ -66,7 +108,8 @@ type execution struct {
 	over bool
 
 	cancelled *agent.Intent
-	timedOut  bool
+	// exceeded: the run has gone beyond a limit that ends it.
+	exceeded *agent.Error
 	// forbidden: a replay has reached a command that it must not execute.
 	forbidden *agent.Error
 	// replaced: another execution has taken the run over, or it has ended; nothing may be written any more.
@@ -75,6 +118,9 @@ type execution struct {
 
 // run plans and executes. A nil result means that the final node has finished.
 func (e *execution) run(ctx workflow.Context) *agent.Error {
+	if e.plan == nil && e.in.RequirePlan {
+		return agent.Failed(agent.CodePlanRequired, "the agent has to be given its plan, and there is none on record")
+	}
 	if e.plan == nil {
 		if failure := e.makePlan(ctx); failure != nil {
 			return failure
@@ -104,7 +150,7 @@ func (e *execution) makePlan(ctx workflow.Context) *agent.Error {
 		return nil
 	case agent.OutcomeFailed:
 		return reply.Error
-	case agent.OutcomeInDoubt, agent.OutcomeAborted, agent.OutcomeUnknown:
+	default:
 		untilStopped(ctx)
 	}
 	return &agent.Error{Code: agent.CodeCancelled, Message: "stopped before there was a plan"}
@@ -123,9 +169,8 @@ func (e *execution) finish(ctx workflow.Context, failure *agent.Error) (agent.Ru
 		call.Status, call.Error = agent.FailedStatus, refused
 	case e.forbidden != nil:
 		call.Status, call.Error = agent.FailedStatus, e.forbidden
-	case e.timedOut:
-		failure = agent.Failed(agent.CodeLimit, "the run took longer than its limit of %s", e.in.Limits.Timeout)
-		call.Status, call.Error = agent.FailedStatus, failure
+	case e.exceeded != nil:
+		call.Status, call.Error = agent.FailedStatus, e.exceeded
 	case ctx.Err() != nil:
 		call.Status, call.Error = agent.Cancelled, &agent.Error{Code: agent.CodeCancelled, Message: "cancelled in Temporal"}
 		if e.cancelled != nil {
@@ -157,43 +202,6 @@ func (e *execution) finish(ctx workflow.Context, failure *agent.Error) (agent.Ru
 		return out, temporal.NewCanceledError()
 	default:
 		return out, nil
-	}
-}
-
-// listen takes the signals of the outbox. It delivers at least once, so that each may come again: the second changes nothing.
-func (e *execution) listen(ctx workflow.Context) {
-	cancels, resolutions := workflow.GetSignalChannel(ctx, agent.CancelSignal), workflow.GetSignalChannel(ctx, agent.ResolvedSignal)
-	selector := workflow.NewSelector(ctx).
-		AddReceive(cancels, func(c workflow.ReceiveChannel, _ bool) {
-			var intent agent.Intent
-			c.Receive(ctx, &intent)
-			if e.cancelled == nil {
-				e.cancelled = &intent
-				e.cancel()
-			}
-		}).
-		AddReceive(resolutions, func(c workflow.ReceiveChannel, _ bool) {
-			var intent agent.Intent
-			c.Receive(ctx, &intent)
-			if intent.ID > e.used[intent.CommandID] { // else it was delivered before
-				e.resolved[intent.CommandID] = intent
-			}
-		})
-	for {
-		selector.Select(ctx)
-	}
-}
-
-// watchTime ends the run at its wall time. There is no workflow timeout: Temporal would end the run without a word in the
-// ledger.
-func (e *execution) watchTime(ctx workflow.Context) {
-	if e.in.Limits.Timeout <= 0 {
-		return
-	}
-	timer := workflow.NewTimerWithOptions(ctx, time.Duration(e.in.Limits.Timeout), workflow.TimerOptions{Summary: "the run's time limit"})
-	if timer.Get(ctx, nil) == nil {
-		e.timedOut = true
-		e.cancel()
 	}
 }
 

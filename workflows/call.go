@@ -39,14 +39,31 @@ func (e *execution) callModel(ctx workflow.Context, in agent.ModelCall, summary 
 		return reply.Reply, err
 	})
 	if settled != nil {
-		return agent.ModelReply{Reply: settled.Reply, Tools: settled.Tools}
+		return agent.ModelReply{Reply: settled.Reply, Tools: settled.Tools, GoesOn: settled.GoesOn}
 	}
 	return reply
 }
 
-func (e *execution) callTool(ctx workflow.Context, in agent.ToolCall, effect agent.EffectClass, summary string, rests rests) agent.Reply {
+func (e *execution) await(ctx workflow.Context, in agent.WaitCall, summary string, rests rests) agent.Reply {
 	var reply agent.Reply
-	asked := policy.Command{Kind: agent.ToolCommand, Tool: in.Tool, Effect: effect}
+	asked := policy.Command{Kind: agent.WaitCommand, Tool: in.Signal, Effect: classOf(agent.WaitCommand)}
+	settled := e.command(ctx, in.Call, asked, summary, rests, func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (_ agent.Reply, err error) {
+		in.Call = call
+		reply, err = do(ctx, agent.Await, in, opts)
+		return reply, err
+	})
+	if settled != nil {
+		return settled.Reply
+	}
+	return reply
+}
+
+func (e *execution) callTool(ctx workflow.Context, in agent.ToolCall, request agent.ToolRequest, summary string, rests rests) agent.Reply {
+	var reply agent.Reply
+	asked := policy.Command{Kind: agent.ToolCommand, Tool: in.Tool, Effect: request.Effect}
+	if over := e.guardLoop(ctx, in, request.Digest, rests); over != nil {
+		return over.Reply
+	}
 	settled := e.command(ctx, in.Call, asked, summary, rests, func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (_ agent.Reply, err error) {
 		in.Call = call
 		reply, err = do(ctx, agent.CallTool, in, opts)
@@ -70,23 +87,53 @@ func (e *execution) command(ctx workflow.Context, call agent.Call, asked policy.
 		e.cancel()
 		return unbegun(call, forbidden.Message)
 	}
+	if over := e.admit(ctx, call, asked, rests); over != nil {
+		return over
+	}
+	if asked.Kind == agent.ToolCommand {
+		e.calling++
+		defer func() { e.calling-- }()
+	}
 	opts := effectOptions(call, summary)
 	for {
-		reply, settled := e.decided(ctx, call, opts, execute)
-		if reply.Outcome != agent.OutcomeInDoubt {
+		news := ofCommand(call.CommandID)
+		if asked.Kind == agent.WaitCommand {
+			opts, news = housekeeping(summary), ofInput(asked.Tool)
+		}
+		seen := e.told[news]
+		reply, settled := e.decided(ctx, call, opts, rests, execute)
+		goesOn := true
+		switch reply.Outcome {
+		case agent.OutcomeInDoubt:
+			goesOn = e.awaitResolution(ctx, call, reply.DispatchNo, rests)
+		case agent.OutcomeWaiting:
+			goesOn = e.awaitNews(ctx, call, reply.Awaits, news, seen, rests)
+		default:
+			e.tally(asked.Kind, reply)
 			return settled
 		}
-		if !e.awaitResolution(ctx, call, reply.DispatchNo, rests) {
-			return unbegun(call, "the run was stopped while the command was in doubt")
+		if !goesOn {
+			return unbegun(call, "the run was stopped while the command waited")
 		}
 	}
 }
 
+// tally counts what a command has used. What was decided before this execution is in the state that it began with.
+func (e *execution) tally(kind agent.CommandKind, reply agent.Reply) {
+	if reply.Sequence <= e.in.State.Sequence || reply.Outcome != agent.OutcomeCommitted && reply.Outcome != agent.OutcomeFailed {
+		return
+	}
+	if kind == agent.ToolCommand {
+		e.state.ToolCalls++
+	}
+	e.state.Tokens += reply.Tokens
+}
+
 // decided schedules a command until something is on record of it, or the run is stopped.
-func (e *execution) decided(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions, execute execute) (agent.Reply, *agent.SettleReply) {
+func (e *execution) decided(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions, rests rests, execute execute) (agent.Reply, *agent.SettleReply) {
 	end := func(settled *agent.SettleReply) (agent.Reply, *agent.SettleReply) { return settled.Reply, settled }
 	for fences := 0; ; fences++ {
-		if ctx.Err() != nil {
+		if !e.hold(ctx, rests) {
 			return end(unbegun(call, "the run was cancelled before it began"))
 		}
 		e.schedule++
@@ -98,6 +145,11 @@ func (e *execution) decided(ctx workflow.Context, call agent.Call, opts workflow
 			return reply, nil
 		}
 		reason := asAgentError(err)
+		if reason.Code == agent.CodePaused { // its signal is on the way
+			e.pausedBy = max(e.pausedBy, pauseOf(err))
+			fences--
+			continue
+		}
 		if reason.Code == agent.CodeStaleEpoch {
 			e.replaced = reason
 			e.cancel()
@@ -165,6 +217,15 @@ func (e *execution) record(ctx workflow.Context, status agent.Status) {
 func unbegun(call agent.Call, why string) *agent.SettleReply {
 	return &agent.SettleReply{Reply: agent.Reply{Outcome: agent.OutcomeUnknown,
 		Error: &agent.Error{Code: agent.CodeCancelled, NodeID: call.NodeID, CommandID: call.CommandID, Message: why}}}
+}
+
+// pauseOf is the intent that has paused the run, from the error of an activity that met the pause.
+func pauseOf(err error) (intent int64) {
+	var app *temporal.ApplicationError
+	if errors.As(err, &app) && app.HasDetails() && app.Details(&intent) != nil {
+		return 0
+	}
+	return intent
 }
 
 // asAgentError reads the stable code of an activity's error: the type of its application error.

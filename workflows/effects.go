@@ -150,13 +150,8 @@ func (e *Effects) replays() bool {
 
 // permit asks the policy about an effect. It gives what is against it, nil for nothing.
 func (e *Effects) permit(id string, kind agent.CommandKind, class agent.EffectClass) *agent.Refusal {
-	decision, reason := policy.Decide(e.node.Policy, policy.Command{RunID: e.node.RunID, Agent: e.node.Agent, NodeID: e.node.NodeID, CommandID: id,
-		Kind: kind, Effect: class, Recorded: slices.Contains(e.node.Recorded, id)})
-	switch decision {
-	case policy.Execute, policy.Inject:
-		return nil
-	}
-	return &agent.Refusal{Decision: decision, Reason: reason}
+	return policy.Decide(e.node.Policy, policy.Command{RunID: e.node.RunID, Agent: e.node.Agent, NodeID: e.node.NodeID, CommandID: id,
+		Kind: kind, Effect: class, Recorded: slices.Contains(e.node.Recorded, id)}).Refusal()
 }
 
 func forbidden(r *agent.Refusal) *agent.Error {

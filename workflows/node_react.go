@@ -14,11 +14,19 @@ func (e *execution) runReact(ctx workflow.Context, i int) {
 	n := e.plan.Nodes[i]
 	// Earlier executions have gone through earlier turns. The last of them may lack the results of its tools.
 	for turn := max(1, e.in.State.Turns[n.ID]); ; turn++ {
-		if turn > e.in.Limits.MaxSteps {
-			e.nodeFailed(ctx, i, agent.Failed(agent.CodeLimit, "no answer after %d model turns", e.in.Limits.MaxSteps))
+		if e.handing { // the next execution goes on here
 			return
 		}
-		call := agent.ModelCall{Turn: turn, Call: agent.Call{CommandID: agent.TurnCommandID(n.ID, turn), NodeID: n.ID, NodeIndex: i,
+		if failure := e.limit(ctx, e.nodeRests(i), func() (agent.LimitReachedData, bool) {
+			return agent.LimitReachedData{Limit: agent.LimitSteps, Used: int64(turn - 1), Most: int64(e.limits.MaxSteps)}, turn > e.limits.MaxSteps
+		}); failure != nil {
+			if failure.Code != agent.CodeCancelled {
+				failure.Message = fmt.Sprintf("no answer after %d model turns", e.limits.MaxSteps)
+				e.nodeFailed(ctx, i, failure)
+			}
+			return
+		}
+		call := agent.ModelCall{Turn: turn, Heard: e.heard, Call: agent.Call{CommandID: agent.TurnCommandID(n.ID, turn), NodeID: n.ID, NodeIndex: i,
 			Opens: !e.state.Started.Has(i), Ends: true, Timeout: n.Timeout}}
 		reply := e.callModel(ctx, call, fmt.Sprintf("llm - node %s, turn %d", n.ID, turn), e.nodeRests(i))
 		switch reply.Outcome {
@@ -26,10 +34,10 @@ func (e *execution) runReact(ctx workflow.Context, i int) {
 		case agent.OutcomeFailed:
 			e.nodeFailed(ctx, i, reply.Error)
 			return
-		case agent.OutcomeInDoubt, agent.OutcomeAborted, agent.OutcomeUnknown: // the run is being stopped
+		default: // the run is being stopped
 			return
 		}
-		if len(reply.Tools) == 0 {
+		if len(reply.Tools) == 0 && !reply.GoesOn {
 			e.nodeFinished(i, reply.Sequence)
 			return
 		}
@@ -42,7 +50,7 @@ func (e *execution) runReact(ctx workflow.Context, i int) {
 // runTurn executes the tool calls of a turn and reports whether the loop may go on.
 func (e *execution) runTurn(ctx workflow.Context, i, turn int, tools []agent.ToolRequest) bool {
 	n := e.plan.Nodes[i]
-	slots := workflow.NewSemaphore(ctx, int64(e.in.Limits.MaxParallel))
+	slots := workflow.NewSemaphore(ctx, int64(e.limits.MaxParallel))
 	group := workflow.NewWaitGroup(ctx)
 	stopped := false
 	for k, tool := range tools {
@@ -67,13 +75,13 @@ func (e *execution) runTurn(ctx workflow.Context, i, turn int, tools []agent.Too
 				}
 				e.count(parked)
 			}
-			reply := e.callTool(ctx, call, tool.Effect, fmt.Sprintf("tool %s - node %s, turn %d", tool.Tool, n.ID, turn), rests)
+			reply := e.callTool(ctx, call, tool, fmt.Sprintf("tool %s - node %s, turn %d", tool.Tool, n.ID, turn), rests)
 			if holds {
 				slots.Release(1)
 			}
 			switch reply.Outcome {
 			case agent.OutcomeCommitted, agent.OutcomeFailed:
-			case agent.OutcomeInDoubt, agent.OutcomeAborted, agent.OutcomeUnknown: // the run is being stopped
+			default: // the run is being stopped
 				stopped = true
 			}
 		})

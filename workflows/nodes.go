@@ -13,7 +13,7 @@ import (
 func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 	e.news = workflow.NewBufferedChannel(ctx, 2*len(e.plan.Nodes))
 	for {
-		for e.failure == nil && ctx.Err() == nil && e.working.Count()-e.waiting.Count() < e.in.Limits.MaxParallel {
+		for e.failure == nil && ctx.Err() == nil && !e.handing && e.working.Count()-e.waiting.Count() < e.limits.MaxParallel {
 			i := e.nextNode()
 			if i < 0 {
 				break
@@ -27,7 +27,7 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 		}
 		e.show(ctx)
 		// A run that has failed does not wait for a person to say what became of a command.
-		if e.working == "" || e.failure != nil && e.working == e.waiting {
+		if e.working == "" || e.failure != nil && e.working == e.waiting || e.handing && e.busy == 0 {
 			break
 		}
 		var n nodeNews
@@ -42,9 +42,10 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 		case nodeEnded:
 			e.busy--
 			e.working = e.working.Without(n.Index)
+		case allAtRest:
 		}
 	}
-	if e.failure != nil || ctx.Err() != nil || e.replaced != nil {
+	if e.failure != nil || ctx.Err() != nil || e.replaced != nil || e.goesOnElsewhere() {
 		return e.failure
 	}
 	if last := e.plan.Final(); !e.state.Finished.Has(last) {
@@ -69,13 +70,15 @@ const (
 	nodeParked
 	// nodeResumed: it goes on.
 	nodeResumed
+	// allAtRest: it is not about a node; a new execution can continue this one.
+	allAtRest
 )
 
 // restOf executes a node until it has come to rest. A node that has no end then was stopped: by a cancellation, whose signal
 // may come later than the record, which the gate asks, knows of it.
 func (e *execution) restOf(ctx workflow.Context, i int) {
 	e.runNode(ctx, i)
-	if !e.state.Done(i) {
+	if !e.state.Done(i) && !e.handing {
 		untilStopped(ctx)
 	}
 }
@@ -127,6 +130,8 @@ func (e *execution) runNode(ctx workflow.Context, i int) {
 		e.runTool(ctx, i)
 	case agent.ReactNode:
 		e.runReact(ctx, i)
+	case agent.WaitNode:
+		e.runWait(ctx, i)
 	default:
 		e.nodeFailed(ctx, i, agent.Failed(agent.CodeInvalidPlan, "node kind %q is unknown to this worker", e.plan.Nodes[i].Kind))
 	}
@@ -142,7 +147,7 @@ func (e *execution) endSingle(ctx workflow.Context, i, try int, reply agent.Repl
 			return true
 		}
 		e.nodeFailed(ctx, i, reply.Error)
-	case agent.OutcomeInDoubt, agent.OutcomeAborted, agent.OutcomeUnknown: // the run is being stopped
+	default: // the run is being stopped
 	}
 	return false
 }

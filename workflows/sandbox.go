@@ -27,7 +27,10 @@ import (
 //	execute   nothing on record, no rule against it      activity: gate, effect, commit      deterministic commands only
 //	inject    the outcome is on record                   activity: the gate gives the record  the record, nothing else
 //	forbid    a rule, or an audit without a record       activity: the gate records refusal  REPLAY_FORBIDDEN, run and node
-//	ask       a rule wants an approval                   as forbid, until approvals exist    as forbid
+//	ask       a rule or the tool wants an approval       activity: the gate records the      as forbid
+//	                                                     question; again when it is answered
+//
+// Rules that go by a call's arguments are left to the activity, which knows them.
 //
 // A live workflow does not know the record (it holds no content): whether a command is on record is for the gate to know,
 // with the command's row locked, in agent.Admit.
@@ -37,6 +40,8 @@ func classOf(kind agent.CommandKind) agent.EffectClass {
 	switch kind {
 	case agent.PlanCommand, agent.ModelCommand:
 		return agent.Idempotent
+	case agent.WaitCommand:
+		return agent.Deterministic
 	case agent.ToolCommand:
 	}
 	return agent.External
@@ -47,16 +52,15 @@ func classOf(kind agent.CommandKind) agent.EffectClass {
 func (e *execution) permit(call *agent.Call, asked policy.Command) *agent.Error {
 	asked.RunID, asked.Agent, asked.NodeID, asked.CommandID = e.in.RunID, e.in.Agent, call.NodeID, call.CommandID
 	asked.Recorded = slices.Contains(e.in.Recorded, call.CommandID)
-	decision, reason := policy.Decide(e.in.Policy, asked)
-	switch decision {
-	case policy.Execute, policy.Inject:
+	refusal := policy.Decide(e.in.Policy, asked).Refusal()
+	if refusal == nil {
 		return nil
 	}
 	if e.in.Policy.Replay == agent.LiveRun {
-		call.Refusal = &agent.Refusal{Decision: decision, Reason: reason}
+		call.Refusal = refusal
 		return nil
 	}
-	refused := agent.Failed(agent.CodeForbidden, "run %s, node %s, command %s: %s", e.in.RunID, call.NodeID, call.CommandID, reason)
+	refused := agent.Failed(agent.CodeForbidden, "run %s, node %s, command %s: %s", e.in.RunID, call.NodeID, call.CommandID, refusal.Reason)
 	refused.NodeID, refused.CommandID = call.NodeID, call.CommandID
 	return refused
 }

@@ -42,7 +42,11 @@ var table = []rule{
 		why:  "workflow code: everything it does must replay from history, so every effect is an activity called by name",
 	},
 	{
-		pkg: "activities", may: []string{"agent", "policy", "model", "tool"},
+		pkg: "predicate", may: []string{"agent"}, uses: []string{"github.com/expr-lang/expr"},
+		why: "the only package that knows the language of conditions; apart from policy, which workflow code calls",
+	},
+	{
+		pkg: "activities", may: []string{"agent", "policy", "predicate", "model", "tool"},
 		uses: []string{temporal + "activity", temporal + "temporal"},
 		why:  "effects behind the gate; sees the ledger through interfaces of its own",
 	},
