@@ -27,6 +27,10 @@ const (
 	ConflictRunEnded = "run-ended"
 	// ConflictRunOpen: the conversation has a run at work.
 	ConflictRunOpen = "run-open"
+	// ConflictQueueFull: as many runs of the conversation as may wait do.
+	ConflictQueueFull = "queue-full"
+	// ConflictSteer: the run at work cannot take a message in.
+	ConflictSteer = "steer-unsupported"
 	// ConflictNotInDoubt: the command is not in doubt, or no longer.
 	ConflictNotInDoubt = "command-not-in-doubt"
 )
