@@ -13,6 +13,8 @@ type ConflictError struct {
 	// Reason is a stable string: one of the Conflict constants.
 	Reason string
 	Detail string
+	// RunID is the run that stands in the way, "" when none does.
+	RunID string
 }
 
 func (e *ConflictError) Error() string { return e.Detail }

@@ -45,7 +45,7 @@ func (t *txn) queueUp(ctx context.Context, s agent.Strategy) (*turn, error) {
 		if open == nil {
 			open = next
 		}
-		return nil, &agent.ConflictError{Reason: agent.ConflictRunOpen, Detail: "run " + *open + " of the conversation has not finished"}
+		return nil, &agent.ConflictError{Reason: agent.ConflictRunOpen, RunID: *open, Detail: "run " + *open + " of the conversation has not finished"}
 	case s == agent.Steer && open != nil:
 		return nil, &steering{runID: *open}
 	case waiting >= agent.MaxEnqueued:
@@ -66,7 +66,7 @@ func (s *steering) Error() string { return "the message is for run " + s.runID }
 //
 // Error: *agent.ConflictError; no run takes a message in yet.
 func (l *Ledger) Steer(_ context.Context, _ agent.Acceptance, runID string) (agent.Run, error) {
-	return agent.Run{}, &agent.ConflictError{Reason: agent.ConflictSteer,
+	return agent.Run{}, &agent.ConflictError{Reason: agent.ConflictSteer, RunID: runID,
 		Detail: "run " + runID + " is at work, and a run cannot be steered yet; enqueue the message, or interrupt the run with it"}
 }
 

@@ -412,3 +412,38 @@ func TestLockOrderOfTheQueue(t *testing.T) {
 		}
 	}
 }
+
+// What comes while a run is about to be released counts: it is looked at again under the lock.
+func TestReleaseLooksAgain(t *testing.T) {
+	t.Parallel()
+	for _, s := range []agent.Strategy{agent.SideBySide, agent.Interrupt} {
+		t.Run(string(s), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			at := b.accepted(t, twoStep(t))
+			run := b.comes(t, at.ConversationID, agent.Enqueue)
+			b.finish(t, at, agent.Cancelled)
+			a := acceptance(nil)
+			a.NewConversation, a.Run.ConversationID, a.Strategy = false, at.ConversationID, s
+			letGo := b.hold(t, run.ConversationID)
+			accepted, released := make(chan error, 1), make(chan int, 1)
+			go func() {
+				_, _, err := b.Accept(context.WithoutCancel(t.Context()), a)
+				accepted <- err
+			}()
+			b.awaitBlocked(t, 1)
+			go func() {
+				n, err := b.ReleaseQueued(context.WithoutCancel(t.Context()))
+				if err != nil {
+					t.Error(err)
+				}
+				released <- n
+			}()
+			b.awaitBlocked(t, 2) // behind the other, in the order they came
+			letGo()
+			require.NoError(t, <-accepted)
+			require.Zero(t, <-released)
+			require.Empty(t, b.events(t, run))
+		})
+	}
+}
