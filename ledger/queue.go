@@ -126,6 +126,15 @@ func (t *txn) takeTurn(ctx context.Context, ready bool) (bool, error) {
 	return true, nil
 }
 
+// hasBegun refuses what cannot be asked of a run that waits in the queue.
+func (t *txn) hasBegun(ctx context.Context) error {
+	var waits bool
+	if err := t.tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM enqueued WHERE run_id = $1)`, t.run.runID).Scan(&waits); err != nil || !waits {
+		return err
+	}
+	return &agent.ConflictError{Reason: agent.ConflictRunOpen, RunID: t.run.runID, Detail: "run " + t.run.runID + " waits for others of its conversation and has not begun"}
+}
+
 const (
 	// releases bounds how many runs one call of ReleaseQueued starts.
 	releases = 64

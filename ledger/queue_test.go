@@ -447,3 +447,20 @@ func TestReleaseLooksAgain(t *testing.T) {
 		})
 	}
 }
+
+// A run that has not begun has no execution that could be lost: to resume the conversation is to resume the run before it.
+func TestEnqueuedRunIsNotResumed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	at := b.accepted(t, twoStep(t))
+	run := b.comes(t, at.ConversationID, agent.Enqueue)
+	_, err := b.Resume(t.Context(), agent.Resume{RunID: run.RunID, Lost: 1})
+	var conflict *agent.ConflictError
+	require.ErrorAs(t, err, &conflict)
+	require.Equal(t, agent.ConflictRunOpen, conflict.Reason)
+	require.Equal(t, run.RunID, conflict.RunID)
+	require.Empty(t, b.events(t, run))
+	latest, _, err := b.LatestRun(t.Context(), at.ConversationID)
+	require.NoError(t, err)
+	require.Equal(t, at.RunID, latest)
+}
