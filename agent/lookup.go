@@ -13,6 +13,8 @@ type ConflictError struct {
 	// Reason is a stable string: one of the Conflict constants.
 	Reason string
 	Detail string
+	// RunID is the run that stands in the way, "" when none does.
+	RunID string
 }
 
 func (e *ConflictError) Error() string { return e.Detail }
@@ -35,8 +37,10 @@ const (
 	ConflictNotPaused = "run-not-paused"
 	// ConflictInputReused: the id of an input came with another value before.
 	ConflictInputReused = "input-id-reused"
-	// ConflictCannotSteer: no loop of the conversation reads messages any more, or none ever does.
-	ConflictCannotSteer = "run-cannot-be-steered"
+	// ConflictQueueFull: as many runs of the conversation as may wait do.
+	ConflictQueueFull = "queue-full"
+	// ConflictSteer: the run at work cannot take a message in.
+	ConflictSteer = "steer-unsupported"
 	// ConflictNotInDoubt: the command is not in doubt, or no longer.
 	ConflictNotInDoubt = "command-not-in-doubt"
 )

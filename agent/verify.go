@@ -23,6 +23,8 @@ type RunRecord struct {
 	Commands    []CommandRecord
 	Checkpoints []CheckpointRecord
 	Messages    []MessageRecord
+	// Enqueued: the run waits for others of its conversation, and none of its events is written yet.
+	Enqueued bool
 }
 
 // Link is an event's place in its conversation's hash chain.

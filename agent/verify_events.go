@@ -43,6 +43,10 @@ func (v *verifier) node(id string) *nodeStory {
 
 // checkOrder walks through the run's events and holds their order to the rules of the record.
 func (v *verifier) checkOrder() {
+	if v.Enqueued {
+		v.checkEnqueued()
+		return
+	}
 	if len(v.Events) == 0 {
 		v.differ(Difference{Check: CheckStart, Sequence: v.Run.StartSequence, Expected: string(RunStarted), Found: "no event of the run"})
 		return
@@ -93,6 +97,16 @@ func (v *verifier) checkOrder() {
 		if n.finished != nil && !n.saved {
 			v.differAt(CheckCheckpoint, n.finished, "a checkpoint of the node after it", "none")
 		}
+	}
+}
+
+// checkEnqueued: a run that waits for its turn has no events, and is queued.
+func (v *verifier) checkEnqueued() {
+	if v.Run.Status != Queued {
+		v.differ(Difference{Check: CheckRun, Expected: "status queued, since the run waits in its conversation's queue", Found: string(v.Run.Status)})
+	}
+	if len(v.Events) > 0 {
+		v.differAt(CheckStart, &v.Events[0], "no event of a run that waits in its conversation's queue", describe(&v.Events[0]))
 	}
 }
 

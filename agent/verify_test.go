@@ -493,3 +493,31 @@ func (b *book) remove(victim int) {
 	}
 	b.Last--
 }
+
+// A run that waits in the queue of its conversation has no events, which of any other run is a difference.
+func TestVerifyOfARunThatWaits(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		change func(b *book)
+		want   agent.Check // "" for no difference
+	}{
+		"as it is":         {func(*book) {}, ""},
+		"not in the queue": {func(b *book) { b.Enqueued = false }, agent.CheckStart},
+		"another status":   {func(b *book) { b.Run.Status = agent.Cancelled }, agent.CheckRun},
+		"with an event":    {func(b *book) { b.event(agent.Progress, "", "", struct{}{}) }, agent.CheckStart},
+	} {
+		b := newBook(1)
+		before := b.Log
+		b.Events, b.Messages, b.Enqueued, b.Run.Status, b.Run.StartSequence = nil, nil, true, agent.Queued, b.Last+1
+		tc.change(b)
+		b.Log = append(before, b.Log[len(b.Log)-len(b.Events):]...)
+		b.Chain = b.Log[len(b.Log)-1].Chain
+		found := agent.VerifyRun(&b.RunRecord, agent.Testimony{Absent: agent.WitnessNotConfigured}).Differences
+		if tc.want == "" {
+			require.Empty(t, found, name)
+			continue
+		}
+		require.NotEmpty(t, found, name)
+		require.Equal(t, tc.want, found[0].Check, name)
+	}
+}

@@ -70,9 +70,9 @@ type Acceptance struct {
 	PlanSource string
 	// Offline says that the scripted model will answer.
 	Offline bool
-	// Exclusive refuses the run, with a ConflictError of reason ConflictRunOpen, while the conversation has another run that
-	// is not finished. Like everything else, it does not concern a request that was accepted before under the same key.
-	Exclusive bool
+	// Strategy says what becomes of the run while the conversation has others that are not finished. Like everything else, it
+	// does not concern a request that was accepted before under the same key.
+	Strategy Strategy
 	// Key and RequestHash make a repeated request give the same run.
 	Key         string
 	RequestHash string
@@ -98,23 +98,39 @@ type Resumed struct {
 	Step int
 }
 
-// Steering is something that a person says to a run at work.
-type Steering struct {
-	Owner     string
-	RunID     string
-	MessageID string
-	Content   string
-	// Key and RequestHash make a repeated request say it once.
-	Key         string
-	RequestHash string
-}
-
 // Input is a named value for a wait node. InputID tells a repetition from another input of the name.
 type Input struct {
 	Name    string
 	InputID string
 	Value   json.RawMessage
 	By      string
+}
+
+// Strategy says what a new run does while its conversation has others that are not finished. In a conversation that is at rest
+// all of them start it at once.
+type Strategy string
+
+// Strategies.
+const (
+	// SideBySide starts it at once all the same.
+	SideBySide Strategy = ""
+	// Reject refuses it, with a ConflictError of reason ConflictRunOpen.
+	Reject Strategy = "reject"
+	// Enqueue lets it wait until no other is at work and those that wait already have had their turn.
+	Enqueue Strategy = "enqueue"
+	// Interrupt puts it first in the queue and asks those that have begun to stop.
+	Interrupt Strategy = "interrupt"
+	// Steer makes no run of it: the one at work takes the message in.
+	Steer Strategy = "steer"
+)
+
+// MaxEnqueued is how many runs of a conversation may wait in its queue.
+const MaxEnqueued = 100
+
+// RunAhead is a run that another one waits for in the queue of their conversation.
+type RunAhead struct {
+	RunID  string `json:"run_id"`
+	Status Status `json:"status"`
 }
 
 // LogScope says which events a reader wants: a conversation's, or those of one run and its child runs.

@@ -32,6 +32,7 @@ type fakeLedger struct {
 	commands      map[string][]agent.Command
 	checkpoints   map[string][]agent.Checkpoint
 	cancels       []string
+	behind        map[string][]agent.RunAhead
 	resolutions   []string
 	chunks        []agent.OutputChunk
 	now           time.Time
@@ -53,7 +54,7 @@ type fakeConversation struct {
 
 func newFakeLedger() *fakeLedger {
 	return &fakeLedger{runs: map[string]*fakeRun{}, conversations: map[string]*fakeConversation{}, keys: map[string]agent.Acceptance{},
-		subscribers: map[chan struct{}]string{}, commands: map[string][]agent.Command{}, checkpoints: map[string][]agent.Checkpoint{},
+		subscribers: map[chan struct{}]string{}, behind: map[string][]agent.RunAhead{}, commands: map[string][]agent.Command{}, checkpoints: map[string][]agent.Checkpoint{},
 		now:   time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC),
 		tools: []agent.ToolRef{{Name: "calculator", Description: "Adds", InputSchema: json.RawMessage(`{"type":"object"}`), Effect: agent.Deterministic}}}
 }
@@ -98,8 +99,13 @@ func (l *fakeLedger) Accept(_ context.Context, a agent.Acceptance) (agent.Run, b
 			return agent.Run{}, false, &agent.ConflictError{Reason: agent.ConflictMessageID, Detail: "message_id " + m.MessageID + " is taken"}
 		}
 	}
-	if a.Exclusive && l.open(a.Run.ConversationID) {
-		return agent.Run{}, false, &agent.ConflictError{Reason: agent.ConflictRunOpen, Detail: "the conversation has a run at work"}
+	ahead := l.ahead(a.Run.ConversationID)
+	switch {
+	case len(ahead) == 0:
+	case a.Strategy == agent.Reject:
+		return agent.Run{}, false, &agent.ConflictError{Reason: agent.ConflictRunOpen, Detail: "the conversation has a run at work", RunID: ahead[0].RunID}
+	case a.Strategy == agent.Steer:
+		return agent.Run{}, false, &agent.ConflictError{Reason: agent.ConflictSteer, Detail: "a run cannot be steered yet", RunID: ahead[0].RunID}
 	}
 	run := a.Run
 	run.StartSequence, run.CreatedAt = c.LastSequence+1, l.now
@@ -110,20 +116,49 @@ func (l *fakeLedger) Accept(_ context.Context, a agent.Acceptance) (agent.Run, b
 	if a.Key != "" {
 		l.keys[a.Owner+a.Key] = a
 	}
-	l.event(c, &run, agent.Event{Type: agent.RunStarted}, agent.RunStartedData{Input: run.Input, Agent: run.Definition.Agent, Mode: run.Definition.Mode, Epoch: 1})
-	l.event(c, &run, agent.Event{Type: agent.MessageAdded}, agent.MessageAddedData{Role: agent.UserMessage, Content: run.Input})
-	c.messages = append(c.messages, agent.Message{MessageID: run.MessageID, RunID: run.RunID, Role: agent.UserMessage, Content: run.Input, Sequence: c.LastSequence, CreatedAt: l.now})
-	l.wake(c.ConversationID)
+	if len(ahead) > 0 && a.Strategy != agent.SideBySide {
+		l.behind[run.RunID] = ahead
+	} else {
+		l.begin(run.RunID)
+	}
 	return run, true, nil
 }
 
-func (l *fakeLedger) open(conversationID string) bool {
-	for _, r := range l.runs {
-		if r.ConversationID == conversationID && !r.Status.Terminal() {
-			return true
+// begin writes a run's first events, when it is accepted or when its turn comes.
+func (l *fakeLedger) begin(runID string) {
+	run := l.runs[runID]
+	c := l.conversations[run.ConversationID]
+	run.StartSequence = c.LastSequence + 1
+	delete(l.behind, runID)
+	l.event(c, &run.Run, agent.Event{Type: agent.RunStarted}, agent.RunStartedData{Input: run.Input, Agent: run.Definition.Agent, Mode: run.Definition.Mode, Epoch: 1})
+	l.event(c, &run.Run, agent.Event{Type: agent.MessageAdded}, agent.MessageAddedData{Role: agent.UserMessage, Content: run.Input})
+	c.messages = append(c.messages, agent.Message{MessageID: run.MessageID, RunID: run.RunID, Role: agent.UserMessage, Content: run.Input, Sequence: c.LastSequence, CreatedAt: l.now})
+	l.wake(c.ConversationID)
+}
+
+// release lets a run begin that waits.
+func (l *fakeLedger) release(runID string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.begin(runID)
+}
+
+// ahead are the runs of a conversation that have not ended.
+func (l *fakeLedger) ahead(conversationID string) (ahead []agent.RunAhead) {
+	for _, id := range l.order {
+		if r := l.runs[id]; r.ConversationID == conversationID && !r.Status.Terminal() {
+			ahead = append(ahead, agent.RunAhead{RunID: id, Status: r.Status})
 		}
 	}
-	return false
+	return ahead
+}
+
+func (l *fakeLedger) open(conversationID string) bool { return len(l.ahead(conversationID)) > 0 }
+
+func (l *fakeLedger) QueuedBehind(_ context.Context, runID string) ([]agent.RunAhead, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.behind[runID], l.failure
 }
 
 func (l *fakeLedger) wake(conversationID string) {

@@ -24,7 +24,8 @@ type Ledger interface {
 
 // Acceptor takes what people ask of runs.
 type Acceptor interface {
-	// Accept makes a run durable, or finds the one that was accepted under the same key; created tells them apart.
+	// Accept makes a run durable, in its conversation's queue if need be, or finds the one that was accepted under the same key;
+	// created tells them apart.
 	Accept(ctx context.Context, a agent.Acceptance) (run agent.Run, created bool, err error)
 	// RequestCancel asks a run to stop. A run that is being cancelled is left alone.
 	RequestCancel(ctx context.Context, owner, runID, by, reason string) (agent.Run, error)
@@ -43,6 +44,8 @@ type RunReader interface {
 	Run(ctx context.Context, owner, runID string) (agent.Run, error)
 	// Runs lists runs, newest first. hasMore is exact.
 	Runs(ctx context.Context, f agent.RunFilter) (runs []agent.Run, hasMore bool, err error)
+	// QueuedBehind lists the runs that a run in the queue of its conversation waits for, in their order; none when it does not wait.
+	QueuedBehind(ctx context.Context, runID string) ([]agent.RunAhead, error)
 	// RunPlan gives a run's plan, nil while there is none.
 	RunPlan(ctx context.Context, runID string) (*agent.Plan, error)
 	// ReplayContext folds a run's events.

@@ -25,6 +25,8 @@ type problem struct {
 	Pointer   *string `json:"pointer,omitempty"`
 	Parameter string  `json:"parameter,omitempty"`
 	Errors    []fault `json:"errors,omitempty"`
+	// RunID is the run that stands in the way of the request.
+	RunID string `json:"run_id,omitempty"`
 	// OldestSequence is where a client may begin whose position is no longer kept.
 	OldestSequence int64 `json:"oldest_sequence,omitempty"`
 	retryAfter     string
@@ -107,8 +109,14 @@ func conflictProblem(c *agent.ConflictError) *problem {
 	case agent.ConflictMessageID:
 		p := faultyBody(http.StatusConflict, c.Reason, []fault{{"/message_id", c.Detail}})
 		return p
+	case agent.ConflictSteer:
+		p := faultyBody(http.StatusUnprocessableEntity, c.Reason, []fault{{"/strategy", c.Detail}})
+		p.RunID = c.RunID
+		return p
 	}
-	return newProblem(http.StatusConflict, c.Reason, "%s", c.Detail)
+	p := newProblem(http.StatusConflict, c.Reason, "%s", c.Detail)
+	p.RunID = c.RunID
+	return p
 }
 
 // handler is a handler that may fail before it has begun to answer.

@@ -144,6 +144,11 @@ func (a *API) runObject(ctx context.Context, run agent.Run) (runObject, error) {
 		return runObject{}, fmt.Errorf("read the plan of run %s: %w", run.RunID, err)
 	}
 	view := newRunView(run, plan)
+	if run.Status == agent.Queued {
+		if view.object.QueuedBehind, err = a.cfg.Ledger.QueuedBehind(ctx, run.RunID); err != nil {
+			return runObject{}, fmt.Errorf("read what run %s waits for: %w", run.RunID, err)
+		}
+	}
 	scope := agent.LogScope{ConversationID: run.ConversationID, RunID: run.RunID}
 	for after := run.StartSequence - 1; ; {
 		events, err := a.cfg.Ledger.Events(ctx, scope, after, eventsPage)

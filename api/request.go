@@ -42,15 +42,16 @@ type runBody struct {
 	Attachments    []agent.Attachment `json:"attachments"`
 	Metadata       json.RawMessage    `json:"metadata"`
 	Limits         agent.Limits       `json:"limits"`
+	Strategy       agent.Strategy     `json:"strategy"`
 	Wait           *float64           `json:"wait"`
 }
 
 // chatBody is the body of a chat message.
 type chatBody struct {
-	Message        string `json:"message"`
-	ConversationID string `json:"conversation_id"`
-	Agent          string `json:"agent"`
-	Strategy       string `json:"strategy"`
+	Message        string         `json:"message"`
+	ConversationID string         `json:"conversation_id"`
+	Agent          string         `json:"agent"`
+	Strategy       agent.Strategy `json:"strategy"`
 }
 
 // faults collects what is wrong with the values of a body.
@@ -77,6 +78,7 @@ func (b *runBody) check() faults {
 	}
 	f.checkID("/conversation_id", &b.ConversationID)
 	f.checkID("/message_id", &b.MessageID)
+	f.checkStrategy(b.Strategy)
 	if len(b.SessionID) > maxName {
 		f.add("/session_id", "longer than %d bytes", maxName)
 	}
@@ -101,6 +103,14 @@ func (f *faults) checkID(pointer string, id *string) {
 		return
 	}
 	*id = parsed.String()
+}
+
+func (f *faults) checkStrategy(s agent.Strategy) {
+	switch s {
+	case agent.SideBySide, agent.Reject, agent.Enqueue, agent.Interrupt, agent.Steer:
+	default:
+		f.add("/strategy", "%q: want reject, enqueue, interrupt or steer", agent.Preview(string(s), 64))
+	}
 }
 
 func (f *faults) checkAttachments(attachments []agent.Attachment) {
@@ -169,7 +179,7 @@ func (a *API) acceptance(r *http.Request, b *runBody, raw json.RawMessage) (agen
 	id := newID()
 	out := agent.Acceptance{
 		Owner: a.cfg.Owner(r), Key: key, Offline: def.Model.Provider == offlineProvider,
-		NewConversation: b.ConversationID == "",
+		NewConversation: b.ConversationID == "", Strategy: b.Strategy,
 		Run: agent.Run{
 			RunID: id, RootRunID: id, ConversationID: orNewID(b.ConversationID), MessageID: orNewID(b.MessageID),
 			RequestID: requestID(r), SessionID: b.SessionID, Epoch: 1, Status: agent.Queued, Input: b.Input,

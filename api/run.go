@@ -85,15 +85,16 @@ func (a *API) postChat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	body := runBody{Input: chat.Message, ConversationID: chat.ConversationID, Agent: chat.Agent, Mode: agent.ModeReact}
+	body := runBody{Input: chat.Message, ConversationID: chat.ConversationID, Agent: chat.Agent, Mode: agent.ModeReact, Strategy: chat.Strategy}
+	if body.Strategy == "" {
+		body.Strategy = agent.Enqueue // messages of one conversation are answered one after the other
+	}
 	var f faults
 	if strings.TrimSpace(chat.Message) == "" {
 		f.add("/message", "a message is needed")
 	}
 	f.checkID("/conversation_id", &body.ConversationID)
-	if chat.Strategy != "" && chat.Strategy != "enqueue" {
-		f.add("/strategy", "%q: want enqueue", agent.Preview(chat.Strategy, 64))
-	}
+	f.checkStrategy(body.Strategy)
 	if len(f) > 0 {
 		return faultyBody(http.StatusUnprocessableEntity, "invalid-request", f)
 	}
@@ -106,9 +107,6 @@ func (a *API) postChat(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer free()
-	// Messages of one conversation are answered one after the other. Nothing queues them yet, so that one which comes while
-	// another is being answered is refused rather than answered without it.
-	acceptance.Exclusive = true
 	run, created, err := a.accept(r.Context(), acceptance)
 	if err != nil {
 		return err

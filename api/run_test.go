@@ -228,7 +228,7 @@ func TestAcceptance(t *testing.T) {
 	require.Equal(t, "local", a.Owner)
 	require.False(t, a.NewConversation)
 	require.False(t, a.Offline, "a vendor's model answers")
-	require.False(t, a.Exclusive, "runs of a conversation may be side by side")
+	require.Equal(t, agent.SideBySide, a.Strategy, "runs of a conversation may be side by side")
 
 	object := document[runObject](t, w)
 	require.Equal(t, "my-request.1", object.RequestID)

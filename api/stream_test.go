@@ -58,18 +58,20 @@ func TestChat(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		const body = `{"message":"hello","agent":"default","strategy":"enqueue"}`
+		const body = `{"message":"hello","agent":"default"}`
 		done := b.post(t.Context(), "/api/v1/agent/chat", body, "Idempotency-Key: k")
 		synctest.Wait()
 		a := b.ledger.accepted[0]
 		require.Equal(t, agent.ModeReact, a.Run.Definition.Mode)
 		require.Equal(t, agent.ReactPlan(), a.Plan)
 		require.Equal(t, "hello", a.Run.Input)
-		require.True(t, a.Exclusive)
+		require.Equal(t, agent.Enqueue, a.Strategy, "unless said otherwise")
 		require.True(t, a.NewConversation)
 
 		second := `{"message":"again","conversation_id":"` + a.Run.ConversationID + `"}`
-		requireProblem(t, b.do("POST", "/api/v1/agent/chat", second), 409, "run-open", "")
+		require.Equal(t, a.Run.RunID, requireProblem(t, b.do("POST", "/api/v1/agent/chat", strings.Replace(second, "}", `,"strategy":"reject"}`, 1)), 409, "run-open", "").RunID)
+		p := requireProblem(t, b.do("POST", "/api/v1/agent/chat", strings.Replace(second, "}", `,"strategy":"steer"}`, 1)), 422, "steer-unsupported", "/strategy")
+		require.Equal(t, a.Run.RunID, p.RunID)
 		again := b.post(t.Context(), "/api/v1/agent/chat", body, "Idempotency-Key: k") // the same message is the same run, at work or not
 		synctest.Wait()
 		b.ledger.end(a.Run.RunID, agent.Completed)
@@ -83,6 +85,57 @@ func TestChat(t *testing.T) {
 		b.ledger.end(b.lastRun(), agent.Completed)
 		require.Equal(t, []string{"4", "5", "6"}, ids(b.frames(<-done)))
 	})
+}
+
+// A message that comes while another is being answered waits: its stream too, which then shows it from its first event.
+func TestChatQueues(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		first := b.post(t.Context(), "/api/v1/agent/chat", `{"message":"one"}`)
+		synctest.Wait()
+		at := b.ledger.accepted[0].Run
+		second := b.post(t.Context(), "/api/v1/agent/chat", `{"message":"two","conversation_id":"`+at.ConversationID+`"}`)
+		synctest.Wait()
+		waits := b.lastRun()
+		w := b.do("GET", "/api/v1/agent/runs/"+waits, "")
+		require.Equal(t, []agent.RunAhead{{RunID: at.RunID, Status: agent.Queued}}, document[runObject](t, w).QueuedBehind)
+		require.Equal(t, int64(2), document[runObject](t, w).LastSequence, "of what it has seen, not of an event that it has")
+		require.Equal(t, 200, b.do("GET", "/api/v1/agent/runs/"+waits+"/trace", "").Code)
+		require.Equal(t, 200, b.do("GET", "/api/v1/agent/runs/"+waits+"/replay-context", "").Code)
+		idle := make(chan *httptest.ResponseRecorder, 1)
+		go func() {
+			idle <- b.do("GET", "/api/v1/agent/conversations/"+at.ConversationID+"/events?until=idle", "", "Accept: text/event-stream")
+		}()
+		synctest.Wait()
+
+		b.ledger.end(at.RunID, agent.Completed)
+		synctest.Wait()
+		require.Equal(t, []string{"1", "2", "3"}, ids(b.frames(<-first)))
+		require.Empty(t, second)
+		require.Empty(t, idle, "one is queued")
+		b.ledger.release(waits)
+		synctest.Wait()
+		b.ledger.end(waits, agent.Completed)
+		require.Equal(t, []string{"4", "5", "6"}, ids(b.frames(<-second)))
+		require.Equal(t, []string{"1", "2", "3", "4", "5", "6"}, ids(b.frames(<-idle)))
+		require.Empty(t, document[runObject](t, b.do("GET", "/api/v1/agent/runs/"+waits, "")).QueuedBehind)
+	})
+}
+
+// Strategies are for runs of any kind; one that is named goes with the run as it is.
+func TestRunsTakeAStrategy(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for _, s := range []agent.Strategy{agent.Reject, agent.Enqueue, agent.Interrupt, agent.Steer} {
+		body := `{"input":"x","wait":0,"strategy":"` + string(s) + `"}`
+		require.Equal(t, 202, b.do("POST", "/api/v1/agent/run", body).Code)
+		require.Equal(t, s, b.ledger.accepted[len(b.ledger.accepted)-1].Strategy)
+	}
+	requireProblem(t, b.do("POST", "/api/v1/agent/run", `{"input":"x","strategy":"race"}`), 422, "invalid-request", "/strategy")
+	at := b.ledger.accepted[0].Run
+	p := requireProblem(t, b.do("POST", "/api/v1/agent/run/stream", `{"input":"x","strategy":"reject","conversation_id":"`+at.ConversationID+`"}`), 409, "run-open", "")
+	require.Equal(t, at.RunID, p.RunID)
 }
 
 func TestBadChat(t *testing.T) {

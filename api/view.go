@@ -57,6 +57,9 @@ type runObject struct {
 	Metrics           metrics         `json:"metrics"`
 	LastSequence      int64           `json:"last_sequence"`
 	EventsURL         string          `json:"events_url"`
+
+	// QueuedBehind are the runs that this one waits for, those at work before those that wait too.
+	QueuedBehind []agent.RunAhead `json:"queued_behind,omitempty"`
 }
 
 // stepObject is a node of the plan and what became of it: pending, running, completed, failed, skipped, or aborted when
@@ -143,7 +146,7 @@ type runView struct {
 func newRunView(run agent.Run, plan *agent.Plan) *runView {
 	v := &runView{steps: map[string]int{}, calls: map[string]int{}}
 	v.object = runObject{runHead: headOf(run), Plan: plan, Steps: []stepObject{}, ToolCalls: []toolCall{}, InDoubt: []doubt{},
-		EventsURL: runPath(run.RunID) + "/events", LastSequence: run.StartSequence}
+		EventsURL: runPath(run.RunID) + "/events", LastSequence: run.StartSequence - 1}
 	v.object.Metrics.ErrorCounts = map[agent.Code]int{}
 	if run.FinishedAt != nil {
 		ms := run.FinishedAt.Sub(run.CreatedAt).Milliseconds()

@@ -30,6 +30,9 @@ type Outbox interface {
 	// EndUnstarted ends a run that is being cancelled and whose start, which the intent is, has come to nothing. It reports false
 	// when the run is not being cancelled.
 	EndUnstarted(ctx context.Context, i ledger.Intent) (ended bool, err error)
+	// ReleaseQueued gives their turn to runs that have waited for others of their conversation, and tells how many it has started:
+	// there may be more when it was any. What was done stands, whatever the error is of.
+	ReleaseQueued(ctx context.Context) (released int, err error)
 }
 
 // Temporal is the part of Temporal's client that delivers.
@@ -96,6 +99,16 @@ func (d *Dispatcher) lead(ctx context.Context, lost <-chan struct{}) {
 			<-watched
 		}()
 	}
+	// Beside the deliveries: a conversation that is locked does not hold them up.
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		d.keepQueues(ctx)
+	}()
+	defer func() {
+		cancel()
+		<-kept
+	}()
 	news, unsubscribe := d.Outbox.SubscribeIntents()
 	defer unsubscribe()
 	for ctx.Err() == nil {
@@ -116,6 +129,21 @@ func (d *Dispatcher) lead(ctx context.Context, lost <-chan struct{}) {
 			pause = min(pause, max(due, 10*time.Millisecond))
 		}
 		wait(ctx, news, pause)
+	}
+}
+
+// keepQueues releases the runs whose turn has come, until ctx ends. The end of a run that others wait for is news.
+func (d *Dispatcher) keepQueues(ctx context.Context) {
+	news, unsubscribe := d.Outbox.SubscribeIntents()
+	defer unsubscribe()
+	for ctx.Err() == nil {
+		released, err := d.Outbox.ReleaseQueued(ctx)
+		if err != nil && ctx.Err() == nil {
+			d.Log.WarnContext(ctx, "dispatcher cannot release queued runs", "error", err)
+		}
+		if released == 0 || err != nil {
+			wait(ctx, news, pollEvery)
+		}
 	}
 }
 

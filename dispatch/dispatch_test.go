@@ -30,6 +30,9 @@ type outbox struct {
 	lost      chan struct{}
 	// cancelling: the run is being cancelled.
 	cancelling bool
+	// queued runs wait for their turn; a call of ReleaseQueued releases one, or fails of one of releaseErrors.
+	queued        []string
+	releaseErrors []error
 }
 
 type row struct {
@@ -110,6 +113,22 @@ func (o *outbox) EndUnstarted(_ context.Context, i ledger.Intent) (bool, error) 
 	}
 	o.delivered <- i
 	return true, nil
+}
+
+func (o *outbox) ReleaseQueued(context.Context) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.releaseErrors) > 0 {
+		err := o.releaseErrors[0]
+		o.releaseErrors = o.releaseErrors[1:]
+		return 0, err
+	}
+	if len(o.queued) == 0 {
+		return 0, nil
+	}
+	o.intents = append(o.intents, &row{Intent: ledger.Intent{ID: int64(len(o.intents) + 1), RunID: o.queued[0], Kind: ledger.StartIntent, Epoch: 1}})
+	o.queued = o.queued[1:]
+	return 1, nil
 }
 
 // temporal notes what it is told, and answers with the errors it was given, one each.
@@ -246,4 +265,14 @@ func TestALostPlaceIsTakenAgain(t *testing.T) {
 	<-o.lead
 	cancel()
 	<-ended
+}
+
+// TestQueuedRunsAreReleased: whoever leads releases what waits, again and again while there is more, and goes on after an error.
+func TestQueuedRunsAreReleased(t *testing.T) {
+	t.Parallel()
+	o := newOutbox()
+	o.queued, o.releaseErrors = []string{"a", "b", "c"}, []error{errors.New("the database is away")}
+	tp := &temporal{}
+	run(t, o, tp, 3)
+	require.ElementsMatch(t, []string{"start a", "start b", "start c"}, tp.told)
 }

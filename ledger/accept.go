@@ -12,11 +12,12 @@ import (
 	"runledger/agent"
 )
 
-// Accept makes a run durable: the run, its first events and the intent to start it, in one transaction. A request that was
-// accepted before under the same key gives that run again and created false.
+// Accept makes a run durable: the run, its first events and the intent to start it, in one transaction. One that has to wait for
+// others of its conversation is as durable; its events and its start follow when its turn comes. A request that was accepted
+// before under the same key gives that run again and created false.
 //
 // Errors: *agent.NotFoundError when the conversation is not the owner's; *agent.ConflictError when the key came with another
-// request, the message id is taken, or the run is to be the only one at work and is not.
+// request, the message id is taken, the strategy does not allow the run, or the conversation's queue is full.
 func (l *Ledger) Accept(ctx context.Context, a agent.Acceptance) (run agent.Run, created bool, err error) {
 	a.Key = textSafe(a.Key)
 	r := &a.Run
@@ -29,6 +30,14 @@ func (l *Ledger) Accept(ctx context.Context, a agent.Acceptance) (run agent.Run,
 		raced := violates(err, "idempotency_keys_pkey") || violates(err, "messages_pkey") || errors.As(err, &conflict)
 		if !raced || a.Key == "" {
 			break
+		}
+	}
+	var into *steering
+	if errors.As(err, &into) {
+		steered := false
+		if run, steered, err = l.steer(ctx, a, into.runID); err == nil && !steered { // its loop has just ended
+			a.Strategy = agent.Enqueue
+			return l.Accept(ctx, a)
 		}
 	}
 	if violates(err, "messages_pkey") {
@@ -82,12 +91,12 @@ func (l *Ledger) accept(ctx context.Context, a agent.Acceptance) (run agent.Run,
 	if err != nil {
 		return run, false, err
 	}
-	if a.Exclusive {
-		if err := t.refuseSecond(ctx); err != nil {
-			return run, false, err
-		}
+	place, err := t.queueUp(ctx, a.Strategy)
+	if err != nil {
+		return run, false, err
 	}
-	if err := t.accept(a); err != nil {
+	start := t.last + 1
+	if err := t.accept(a, place); err != nil {
 		return run, false, err
 	}
 	t.queueEvents()
@@ -98,7 +107,7 @@ func (l *Ledger) accept(ctx context.Context, a agent.Acceptance) (run agent.Run,
 		return run, false, err
 	}
 	run = a.Run
-	run.Status, run.StartSequence, run.CreatedAt = agent.Queued, t.newEvents[0].Sequence, t.now
+	run.Status, run.StartSequence, run.CreatedAt = agent.Queued, start, t.now
 	if run.Metadata == nil {
 		run.Metadata = json.RawMessage("{}") // as it is read back
 	}
@@ -106,20 +115,6 @@ func (l *Ledger) accept(ctx context.Context, a agent.Acceptance) (run agent.Run,
 		run.Attachments = []agent.Attachment{}
 	}
 	return run, true, nil
-}
-
-// refuseSecond refuses a run next to one that is not finished. The conversation is locked, so no other can come or end.
-func (t *txn) refuseSecond(ctx context.Context) error {
-	var open string
-	err := t.tx.QueryRow(ctx, `SELECT run_id FROM agent_executions WHERE conversation_id = $1 AND finished_at IS NULL LIMIT 1`,
-		t.run.conversationID).Scan(&open)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return &agent.ConflictError{Reason: agent.ConflictRunOpen, Detail: "run " + open + " of the conversation has not finished"}
 }
 
 func (l *Ledger) acceptedBefore(ctx context.Context, a agent.Acceptance) (runID string, err error) {
@@ -136,7 +131,9 @@ func (l *Ledger) acceptedBefore(ctx context.Context, a agent.Acceptance) (runID 
 	return runID, nil
 }
 
-func (t *txn) accept(a agent.Acceptance) error {
+// accept queues everything that is written of a new run; of one that has to wait, at the place given, its events and its start
+// are put off.
+func (t *txn) accept(a agent.Acceptance, place *turn) error {
 	r := &a.Run
 	definition, err := json.Marshal(r.Definition)
 	if err != nil {
@@ -189,15 +186,19 @@ func (t *txn) accept(a agent.Acceptance) error {
 			return err
 		}
 	}
-	t.writes.Queue(`INSERT INTO intents (run_id, epoch, kind) VALUES ($1, $2, 'start')`, r.RunID, r.Epoch)
+	if place == nil {
+		t.queueStart()
+	} else if err := t.putOff(place); err != nil {
+		return err
+	}
 	if a.Key != "" {
 		t.writes.Queue(`INSERT INTO idempotency_keys (owner, key, request_hash, run_id) VALUES ($1, $2, $3, $4)`, a.Owner, a.Key, a.RequestHash, r.RunID)
 	}
 	return nil
 }
 
-// RequestCancel asks a run to stop. One that was never handed to Temporal ends at once; any other is told by its dispatcher.
-// Asking a run that is being cancelled changes nothing.
+// RequestCancel asks a run to stop. One that waits for its turn, or was never handed to Temporal, ends at once; any other is told
+// by its dispatcher. Asking a run that is being cancelled changes nothing.
 //
 // Errors: *agent.NotFoundError, and *agent.ConflictError when the run has ended.
 func (l *Ledger) RequestCancel(ctx context.Context, owner, runID, by, reason string) (agent.Run, error) {
@@ -212,6 +213,11 @@ func (l *Ledger) RequestCancel(ctx context.Context, owner, runID, by, reason str
 		case t.run.status == agent.Cancelling:
 			return nil
 		}
+		// One that waits for its turn begins and ends here: every run has both events.
+		waited, err := t.takeTurn(ctx, false)
+		if err != nil {
+			return err
+		}
 		// A start that no dispatcher has tried yet is taken back. The dispatcher claims an intent, in a transaction of its own,
 		// before it talks to Temporal, so that nobody starts what was taken back.
 		taken, err := t.tx.Exec(ctx, `UPDATE intents SET delivered_at = clock_timestamp(), last_error = 'cancelled before it started'
@@ -219,7 +225,7 @@ func (l *Ledger) RequestCancel(ctx context.Context, owner, runID, by, reason str
 		if err != nil {
 			return err
 		}
-		if taken.RowsAffected() > 0 {
+		if waited || taken.RowsAffected() > 0 {
 			return t.end(ctx, agent.FinishCall{Status: agent.Cancelled, By: by, Error: &agent.Error{Code: agent.CodeCancelled, Message: reason}}, false)
 		}
 		t.writes.Queue(`UPDATE agent_executions SET status = 'cancelling' WHERE run_id = $1`, runID)

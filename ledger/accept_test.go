@@ -97,13 +97,13 @@ func TestAcceptIsIdempotentByKey(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	a := acceptance(nil)
-	a.Key, a.RequestHash, a.Exclusive = "key \xff", "hash", true
+	a.Key, a.RequestHash, a.Strategy = "key \xff", "hash", agent.Reject
 	first, created, err := b.Accept(t.Context(), a)
 	require.NoError(t, err)
 	require.True(t, created)
 
 	again := acceptance(nil)
-	again.Key, again.RequestHash, again.Exclusive = a.Key, a.RequestHash, true
+	again.Key, again.RequestHash, again.Strategy = a.Key, a.RequestHash, agent.Reject
 	again.NewConversation, again.Run.ConversationID = false, first.ConversationID
 	got, created, err := b.Accept(t.Context(), again)
 	require.NoError(t, err)
@@ -132,7 +132,7 @@ func TestAcceptRacesWithOneKey(t *testing.T) {
 		"new conversations":    func(a *agent.Acceptance, _ string) { a.NewConversation, a.Run.ConversationID = true, newID() },
 		"one conversation":     func(*agent.Acceptance, string) {},
 		"one message id":       func(a *agent.Acceptance, messageID string) { a.Run.MessageID = messageID },
-		"the only run at work": func(a *agent.Acceptance, _ string) { a.Exclusive = true },
+		"the only run at work": func(a *agent.Acceptance, _ string) { a.Strategy = agent.Reject },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -214,7 +214,7 @@ func TestAcceptRefuses(t *testing.T) {
 	}
 
 	second := acceptance(nil)
-	second.NewConversation, second.Run.ConversationID, second.Exclusive = false, first.ConversationID, true
+	second.NewConversation, second.Run.ConversationID, second.Strategy = false, first.ConversationID, agent.Reject
 	_, _, err = b.Accept(t.Context(), second)
 	require.ErrorAs(t, err, &conflict)
 	require.Equal(t, agent.ConflictRunOpen, conflict.Reason)
@@ -224,13 +224,13 @@ func TestAcceptRefuses(t *testing.T) {
 	require.Equal(t, 2, value[int](t, b, `SELECT count(*)::int FROM agent_execution_events`))
 	require.Equal(t, int64(2), b.last(t, first), "no number was lost")
 
-	second.Exclusive = false
+	second.Strategy = agent.SideBySide
 	_, _, err = b.Accept(t.Context(), second)
 	require.NoError(t, err, "runs of a conversation may be at work side by side")
 	b.finish(t, first, agent.Cancelled)
 	b.finish(t, second.Run, agent.Cancelled)
 	third := acceptance(nil)
-	third.NewConversation, third.Run.ConversationID, third.Exclusive = false, first.ConversationID, true
+	third.NewConversation, third.Run.ConversationID, third.Strategy = false, first.ConversationID, agent.Reject
 	_, _, err = b.Accept(t.Context(), third)
 	require.NoError(t, err)
 }

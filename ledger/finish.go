@@ -215,6 +215,7 @@ func (t *txn) end(ctx context.Context, call agent.FinishCall, started bool) erro
 		started_at = CASE WHEN $6 THEN coalesce(started_at, $5) END WHERE run_id = $1`,
 		t.run.runID, call.Status, output, nullJSON(failure), t.now, started)
 	t.writes.Queue(`DELETE FROM model_output WHERE run_id = $1`, t.run.runID)
+	t.wakeQueue()
 	return nil
 }
 

@@ -4,9 +4,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"runledger/agent"
 	"runledger/internal/pgtest"
 )
 
@@ -81,6 +83,32 @@ func TestMigrationGivesOldEventsTheirChain(t *testing.T) {
 				JOIN agent_execution_events e ON e.conversation_id = c.id AND e.sequence_number = c.n + 1)
 		SELECT count(*) FROM conversations v JOIN chained c ON c.id = v.id AND c.n = v.last_sequence WHERE c.chain <> v.chain`).Scan(&wrong))
 	require.Zero(t, wrong)
+}
+
+// Taking the queue away takes what waits in it: runs without events are nothing that the schema before knows.
+func TestMigrationDownDropsWhatWaits(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	l, err := Open(t.Context(), url, Options{})
+	require.NoError(t, err)
+	defer l.Close()
+	conversation := uuid.NewString()
+	for i, s := range []agent.Strategy{agent.SideBySide, agent.Enqueue} {
+		id := uuid.NewString()
+		_, _, err = l.Accept(t.Context(), agent.Acceptance{Owner: "me", NewConversation: i == 0, Strategy: s, Key: id, RequestHash: "h",
+			Run: agent.Run{RunID: id, RootRunID: id, ConversationID: conversation, MessageID: uuid.NewString(), Epoch: 1, Input: "x"}})
+		require.NoError(t, err)
+	}
+	provider, closeDB, err := migrationProvider(url)
+	require.NoError(t, err)
+	defer closeDB()
+	_, err = provider.DownTo(t.Context(), 5)
+	require.NoError(t, err)
+	for _, table := range []string{"agent_executions", "messages", "idempotency_keys"} {
+		var n int
+		require.NoError(t, l.pool.QueryRow(t.Context(), "SELECT count(*) FROM "+table).Scan(&n))
+		require.Equal(t, 1, n, table)
+	}
 }
 
 // Processes that start at once wait for one another.

@@ -217,12 +217,13 @@ func (l *Ledger) History(ctx context.Context, conversationID string, before int6
 	return messages, nil
 }
 
-// ExecutionStatus tells whether a run of the conversation is queued or at work, and how far its log goes.
+// ExecutionStatus tells whether a run of the conversation is queued or at work, and how far its log goes. The current message is
+// that of the run at work, of the next one when none is, or of the last one.
 func (l *Ledger) ExecutionStatus(ctx context.Context, conversationID string) (agent.ExecutionStatus, error) {
 	var s agent.ExecutionStatus
 	err := l.pool.QueryRow(ctx, `SELECT c.last_sequence, r.message_id::text, r.message_id IS NOT NULL AND r.finished_at IS NULL
-		FROM conversations c LEFT JOIN LATERAL (SELECT message_id, finished_at FROM agent_executions
-			WHERE conversation_id = c.id ORDER BY (finished_at IS NULL) DESC, created_at DESC, run_id DESC LIMIT 1) r ON true
+		FROM conversations c LEFT JOIN LATERAL (SELECT r.message_id, r.finished_at FROM agent_executions r LEFT JOIN enqueued q USING (run_id)
+			WHERE r.conversation_id = c.id ORDER BY (r.finished_at IS NULL) DESC, q.place NULLS FIRST, r.created_at DESC, r.run_id DESC LIMIT 1) r ON true
 		WHERE c.id = $1`, conversationID).Scan(&s.LastSequence, &s.CurrentMessageID, &s.IsRunning)
 	if err != nil {
 		return s, notFound(err, "conversation", conversationID)

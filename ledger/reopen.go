@@ -25,6 +25,9 @@ func (l *Ledger) Resume(ctx context.Context, r agent.Resume) (agent.Resumed, err
 		if err := t.mayReopen(r); err != nil {
 			return err
 		}
+		if err := t.hasBegun(ctx); err != nil {
+			return err
+		}
 		resumed.Step, err = t.reopen(ctx, r)
 		return err
 	})
@@ -45,11 +48,11 @@ func (l *Ledger) ownerOf(ctx context.Context, owner, runID string) (found string
 	return found, notFound(err, "run", runID)
 }
 
-// LatestRun finds the newest run of a conversation that is no other run's child, and whether it has a checkpoint. Error:
+// LatestRun finds the newest run of a conversation that has begun and is no other run's child, and whether it has a checkpoint. Error:
 // *agent.NotFoundError.
 func (l *Ledger) LatestRun(ctx context.Context, conversationID string) (runID string, checkpoint bool, err error) {
 	err = l.pool.QueryRow(ctx, `SELECT r.run_id, EXISTS (SELECT FROM execution_checkpoints c WHERE c.run_id = r.run_id)
-		FROM agent_executions r WHERE r.conversation_id = $1 AND r.parent_run_id IS NULL
+		FROM agent_executions r WHERE r.conversation_id = $1 AND r.parent_run_id IS NULL AND NOT EXISTS (SELECT FROM enqueued q WHERE q.run_id = r.run_id)
 		ORDER BY r.created_at DESC, r.run_id DESC LIMIT 1`, conversationID).Scan(&runID, &checkpoint)
 	return runID, checkpoint, notFound(err, "conversation", conversationID)
 }

@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -11,73 +10,50 @@ import (
 	"runledger/agent"
 )
 
-// Steer says something to the loop of a run at work: its next turn reads it. steered is false when the loop has ended already;
-// the message is not kept then. A message that was said before under the same key is not said again.
+// steer says something to the loop of a run at work instead of accepting a run: its next turn reads it. steered is false when
+// the loop has ended already; nothing is kept then.
 //
-// Errors: *agent.NotFoundError, and *agent.ConflictError when the run has no loop, has ended or is being cancelled, the message
-// id is taken, or the key came with another request.
-func (l *Ledger) Steer(ctx context.Context, s agent.Steering) (sequence int64, steered bool, err error) {
-	run, err := l.Run(ctx, s.Owner, s.RunID)
-	if err != nil {
-		return 0, false, err
+// Error: *agent.ConflictError when the run has no loop, or there is more to say than a message.
+func (l *Ledger) steer(ctx context.Context, a agent.Acceptance, runID string) (run agent.Run, steered bool, err error) {
+	run, err = l.Run(ctx, a.Owner, runID)
+	refused := &agent.ConflictError{Reason: agent.ConflictSteer, RunID: runID}
+	switch {
+	case err != nil:
+		return run, false, err
+	case run.Definition.Mode != agent.ModeReact:
+		refused.Detail = "run " + runID + " follows a plan; only a react run reads messages on its way: enqueue the message, or interrupt the run with it"
+		return run, false, refused
+	case len(a.Run.Attachments) > 0 || a.Plan != nil && a.PlanSource != reactPlan:
+		refused.Detail = "run " + runID + " is at work and can be told a message, without attachments and without a plan"
+		return run, false, refused
 	}
-	if run.Definition.Mode != agent.ModeReact {
-		return 0, false, &agent.ConflictError{Reason: agent.ConflictCannotSteer, Detail: "run " + s.RunID + " follows a plan; only a react run reads messages on its way"}
-	}
-	if s.Key != "" {
-		said, err := l.steeredBefore(ctx, s)
-		if err != nil || said > 0 {
-			return said, said > 0, err
-		}
-	}
-	err = l.write(ctx, txnScope{runID: s.RunID, anyEpoch: true, changesRun: true, withState: true}, func(t *txn) error {
+	err = l.write(ctx, txnScope{runID: runID, anyEpoch: true, changesRun: true, withState: true}, func(t *txn) error {
 		steered = false
 		if t.run.status.Terminal() || t.run.status == agent.Cancelling || t.state.Finished.Count() > 0 {
 			return nil
 		}
 		steered = true
-		if err := t.event(agent.MessageAdded, agent.MainNodeID, "", 0, agent.MessageAddedData{Role: agent.UserMessage, Content: textSafe(s.Content), Steers: true}); err != nil {
+		data := agent.MessageAddedData{Role: agent.UserMessage, Content: a.Run.Input, Steers: true}
+		if err := t.event(agent.MessageAdded, agent.MainNodeID, "", 0, data); err != nil {
 			return err
 		}
-		sequence = t.last
-		if err := t.message(&agent.Message{MessageID: s.MessageID, Role: agent.UserMessage, Content: s.Content}); err != nil {
+		if err := t.message(&agent.Message{MessageID: a.Run.MessageID, Role: agent.UserMessage, Content: a.Run.Input}); err != nil {
 			return err
 		}
-		if s.Key != "" {
-			t.writes.Queue(`INSERT INTO idempotency_keys (owner, key, request_hash, run_id) VALUES ($1, $2, $3, $4)`,
-				s.Owner, textSafe(s.Key), s.RequestHash, s.RunID)
+		if a.Key != "" {
+			t.writes.Queue(`INSERT INTO idempotency_keys (owner, key, request_hash, run_id) VALUES ($1, $2, $3, $4)`, a.Owner, a.Key, a.RequestHash, runID)
 		}
-		return t.ask(MessageIntent, agent.Intent{Sequence: sequence})
+		return t.ask(MessageIntent, agent.Intent{Sequence: t.last})
 	})
-	switch {
-	case violates(err, "messages_pkey"):
-		err = &agent.ConflictError{Reason: agent.ConflictMessageID, Detail: "message_id " + s.MessageID + " is taken"}
-	case violates(err, "idempotency_keys_pkey"): // the same request, at the same time
-		said, err := l.steeredBefore(ctx, s)
-		return said, said > 0, err
+	if violates(err, "idempotency_keys_pkey") { // the same request, at the same time, has said it
+		_, err = l.acceptedBefore(ctx, a)
+		return run, true, err
 	}
-	if err != nil {
-		return 0, false, fmt.Errorf("steer run %s: %w", s.RunID, err)
-	}
-	return sequence, steered, nil
+	return run, steered, err
 }
 
-// steeredBefore is the number of the message that the same request has said before, 0 when it has not. The message carries the
-// id that the request gave it, so that the key finds it.
-func (l *Ledger) steeredBefore(ctx context.Context, s agent.Steering) (sequence int64, err error) {
-	var hash string
-	err = l.pool.QueryRow(ctx, `SELECT k.request_hash, coalesce((SELECT max(m.sequence_number) FROM messages m WHERE m.run_id = k.run_id AND m.id = $3), 0)
-		FROM idempotency_keys k WHERE k.owner = $1 AND k.key = $2`, s.Owner, textSafe(s.Key), s.MessageID).Scan(&hash, &sequence)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return 0, nil
-	case err != nil:
-		return 0, err
-	case hash != s.RequestHash:
-		return 0, &agent.ConflictError{Reason: agent.ConflictKeyReused, Detail: "the Idempotency-Key came with another request before"}
-	}
-	return sequence, nil
-}
+// reactPlan is the source of the plan that every react run has.
+const reactPlan = "react"
 
 // Steered lists what was said to a run while it was at work, and up to which number each begun turn of its loop has heard it.
 func (l *Ledger) Steered(ctx context.Context, runID string) (messages []agent.Message, heard map[string]int64, err error) {

@@ -34,8 +34,8 @@ func readRecord(ctx context.Context, tx pgx.Tx, runID string, r *agent.RunRecord
 		return err
 	}
 	var plan, chain []byte
-	err = tx.QueryRow(ctx, `SELECT r.plan, c.last_sequence, c.chain FROM agent_executions r JOIN conversations c ON c.id = r.conversation_id
-		WHERE r.run_id = $1`, runID).Scan(&plan, &r.Last, &chain)
+	err = tx.QueryRow(ctx, `SELECT r.plan, c.last_sequence, c.chain, EXISTS (SELECT FROM enqueued q WHERE q.run_id = r.run_id)
+		FROM agent_executions r JOIN conversations c ON c.id = r.conversation_id WHERE r.run_id = $1`, runID).Scan(&plan, &r.Last, &chain, &r.Enqueued)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func readRecord(ctx context.Context, tx pgx.Tx, runID string, r *agent.RunRecord
 	if r.Messages, err = collect(ctx, tx, scanMessageRecord, `SELECT m.id, m.role, m.content, m.command_id, m.sequence_number, coalesce(c.kind, ''),
 			coalesce(c.result, (SELECT p.bytes FROM payloads p WHERE p.hash = c.result_hash))
 		FROM messages m LEFT JOIN commands c ON c.run_id = m.run_id AND c.command_id = m.command_id
-		WHERE m.run_id = $1 ORDER BY m.sequence_number, m.id`, runID); err != nil {
+		WHERE m.run_id = $1 AND m.sequence_number IS NOT NULL ORDER BY m.sequence_number, m.id`, runID); err != nil {
 		return fmt.Errorf("messages: %w", err)
 	}
 	return nil

@@ -19,6 +19,8 @@ type runCmd struct {
 	Mode         agent.Mode `help:"plan or react; the agent's own otherwise."`
 	Plan         string     `help:"A file with a plan to execute, - for standard input." type:"path"`
 	Conversation string     `help:"The conversation to go on with."`
+
+	Strategy agent.Strategy `help:"reject, enqueue, interrupt or steer, where the conversation has a run that has not ended; it starts beside that otherwise."`
 }
 
 // Exit codes of run.
@@ -40,6 +42,7 @@ func (c *runCmd) Run(ctx context.Context) error {
 	set("agent", c.Agent)
 	set("mode", string(c.Mode))
 	set("conversation_id", c.Conversation)
+	set("strategy", string(c.Strategy))
 	if c.Plan != "" {
 		plan, err := readPlan(c.Plan)
 		if err != nil {
