@@ -84,7 +84,7 @@ type Acceptance struct {
 
 // Resume asks for another execution of a run that ended badly.
 type Resume struct {
-	// Owner is whose run it has to be; "" for everybody's.
+	// Owner is whose run it has to be; AnyOwner for everybody's.
 	Owner string
 	RunID string
 	By    string
