@@ -42,8 +42,8 @@ func (a *API) permit(needed auth.Role, next http.Handler) http.Handler {
 			refuse(w, r)
 			return
 		}
-		if err := requireRole(who, needed); err != nil {
-			a.fail(w, r, err)
+		if !who.Role.Includes(needed) {
+			writeProblem(w, r, lowRole(who, needed))
 			return
 		}
 		ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), callerKey, who))
@@ -79,16 +79,12 @@ func refuse(w http.ResponseWriter, r *http.Request) {
 	writeProblem(w, r, newProblem(http.StatusUnauthorized, "token-needed", "a good token is needed, as in Authorization: Bearer TOKEN"))
 }
 
-// requireRole returns a problem for a caller who may not do what needs a role.
-func requireRole(who auth.Caller, needed auth.Role) error {
-	switch {
-	case who.Role.Includes(needed):
-		return nil
-	case needed == auth.User:
+// lowRole is the problem of a caller who asks for what needs another role.
+func lowRole(who auth.Caller, needed auth.Role) *problem {
+	if needed == auth.User {
 		return newProblem(http.StatusForbidden, "user-role-needed", "this needs a token of role user; this one has role %s", who.Role)
-	default:
-		return newProblem(http.StatusForbidden, "operator-role-needed", "this needs a token of role operator; this one has role %s", who.Role)
 	}
+	return newProblem(http.StatusForbidden, "operator-role-needed", "this needs a token of role operator; this one has role %s", who.Role)
 }
 
 // requireHome returns a problem where a conversation would have to be made for a caller who works with everybody's.

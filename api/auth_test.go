@@ -145,6 +145,7 @@ func TestLedgerProfileIsForOperators(t *testing.T) {
 			for _, accept := range []string{"application/json", "text/event-stream"} {
 				p := requireProblem(t, b.do("GET", path+"?profile=ledger", "", bearer("a", role), "Accept: "+accept), 403, "operator-role-needed", "")
 				require.Contains(t, p.Detail, "role "+string(role))
+				require.Equal(t, "profile", p.Parameter)
 			}
 		}
 		require.Equal(t, 200, b.do("GET", path+"?profile=ledger", "", bearer("a", auth.Operator)).Code)

@@ -38,8 +38,10 @@ func readProfile(r *http.Request) (sse.Profile, error) {
 	if !ok {
 		return profile, badParameter("profile", "there is no profile %q", agent.Preview(name, 64))
 	}
-	if profile.Name == ledgerProfile {
-		return profile, requireRole(caller(r), auth.Operator)
+	if who := caller(r); profile.Name == ledgerProfile && !who.Role.Includes(auth.Operator) {
+		p := lowRole(who, auth.Operator)
+		p.Parameter = "profile"
+		return profile, p
 	}
 	return profile, nil
 }
