@@ -290,6 +290,27 @@ func TestKeysAndMessageIDsAreTheOwnersOwn(t *testing.T) {
 	require.NotContains(t, []string{mine.RunID, theirs[0].RunID}, ours.RunID)
 }
 
+// A message that is named as another owner's is, and whatever becomes of it, leaves that one alone.
+func TestMessageNamedAsAnotherOwners(t *testing.T) {
+	t.Parallel()
+	x := newAttack(t)
+	before := x.snapshot()
+	for _, strategy := range []string{"", `"strategy":"enqueue",`, `"strategy":"interrupt",`} {
+		run := x.start("b")
+		for _, victim := range []agent.Run{x.open, x.ended} {
+			w := x.ask("POST", root+"/run", `{"input":"x","wait":0,`+strategy+`"conversation_id":"`+run.ConversationID+`","message_id":"`+victim.MessageID+`"}`, bearer("b", auth.User))
+			if strategy == "" {
+				require.Equal(t, 202, w.Code, "%s", w.Body)
+			}
+			if w.Code == 202 {
+				x.ask("POST", runPath(document[agent.Run](t, w).RunID)+"/cancel", "", bearer("b", auth.User))
+			}
+		}
+		x.ask("POST", runPath(run.RunID)+"/cancel", "", bearer("b", auth.User))
+	}
+	require.Equal(t, before, x.snapshot())
+}
+
 func TestTokenForEveryOwner(t *testing.T) {
 	t.Parallel()
 	x := newAttack(t)
