@@ -207,7 +207,7 @@ func (d *drawn) turn() {
 
 func (d *drawn) noise() {
 	typ := rapid.SampledFrom([]agent.EventType{agent.Progress, agent.PolicyDecided, agent.TimerFired, agent.UUIDRecorded, agent.RandomRecorded,
-		agent.HTTPRecorded, agent.LimitReachedType, agent.ApprovalRequested, agent.ApprovalResolved, agent.InputReceived, agent.RunForked}).Draw(d.t, "noise")
+		agent.HTTPRecorded, agent.LimitReachedType, agent.LimitsChanged, agent.ApprovalResolved, agent.InputReceived, agent.RunForked}).Draw(d.t, "noise")
 	d.add(typ, "", "", map[string]string{})
 }
 

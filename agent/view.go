@@ -59,6 +59,10 @@ type Checkpoint struct {
 	CreatedAt    time.Time      `json:"created_at"`
 }
 
+// AnyOwner in place of an owner reads and changes what any owner has. It owns nothing itself: a conversation has an owner of
+// its own.
+const AnyOwner = "*"
+
 // Acceptance is everything that accepting a run writes, in one transaction.
 type Acceptance struct {
 	Run   Run
@@ -80,7 +84,7 @@ type Acceptance struct {
 
 // Resume asks for another execution of a run that ended badly.
 type Resume struct {
-	// Owner is whose run it has to be; "" for everybody's.
+	// Owner is whose run it has to be; AnyOwner for everybody's.
 	Owner string
 	RunID string
 	By    string

@@ -12,6 +12,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"runledger/agent"
+	"runledger/auth"
 	"runledger/sse"
 )
 
@@ -24,10 +25,11 @@ type Config struct {
 	CheckArguments func(tools []agent.ToolRef) (agent.CheckArguments, error)
 	// Verifier verifies runs, with Temporal as the second witness. Without one the ledger's own side is all there is.
 	Verifier Verifier
-	// Owner says whose request it is. Everybody is "local" unless set.
-	Owner func(*http.Request) string
-	// AnyHost accepts requests whatever name they were sent to. Leave it off where callers are not authenticated: the Host
-	// header is then what keeps a foreign web page, whose name was made to point here, from being served.
+	// Tokens says who may call. Without it everybody is an operator, and the owner of everything is "local": serve nobody but
+	// this machine then, see CheckListen.
+	Tokens *auth.Keyring
+	// AnyHost accepts requests without a token whatever name they were sent to. Leave it off: the Host header is what keeps a
+	// foreign web page, whose name was made to point here, from being served.
 	AnyHost bool
 	// MaxBody bounds request bodies, 1 MiB unless set.
 	MaxBody int64
@@ -69,9 +71,6 @@ func New(cfg Config) (*API, error) {
 		}
 		seen[b.Name] = true
 	}
-	if cfg.Owner == nil {
-		cfg.Owner = func(*http.Request) string { return "local" }
-	}
 	if cfg.MaxBody <= 0 {
 		cfg.MaxBody = 1 << 20
 	}
@@ -104,6 +103,67 @@ const root = "/api/v1/agent"
 // readTimeout bounds what a request may ask of the ledger, apart from streams and waits.
 const readTimeout = 30 * time.Second
 
+// route is an endpoint and the role that it needs.
+type route struct {
+	method, path string
+	role         auth.Role
+	pace         pace
+	serve        handler
+}
+
+// pace says how long an answer may take.
+type pace bool
+
+const (
+	brief pace = false
+	// lasting is for what waits for runs or follows streams.
+	lasting pace = true
+)
+
+// endpoints are all that is served. What reads needs a viewer, what acts a user, what is not for users an operator. A route
+// whose role was forgotten lets nobody in.
+func (a *API) endpoints() []route {
+	const (
+		run          = root + "/runs/{run_id}"
+		command      = run + "/commands/{command_id}"
+		conversation = root + "/conversations/{conversation_id}"
+		unversioned  = "/api/agent"
+	)
+	return []route{
+		{"POST", root + "/run", auth.User, lasting, a.postRun},
+		{"POST", unversioned + "/run", auth.User, lasting, a.postRun},
+		{"POST", root + "/run/stream", auth.User, lasting, a.postRunStream},
+		{"POST", unversioned + "/run/stream", auth.User, lasting, a.postRunStream},
+		{"POST", root + "/chat", auth.User, lasting, a.postChat},
+
+		{"GET", root + "/runs", auth.Viewer, brief, a.getRuns},
+		{"GET", run, auth.Viewer, brief, a.getRun},
+		{"GET", run + "/events", auth.Viewer, lasting, a.getRunEvents},
+		{"GET", run + "/commands", auth.Viewer, brief, a.getCommands},
+		{"GET", command, auth.Viewer, brief, a.getCommand},
+		{"POST", command + "/resolve", auth.User, brief, a.postResolve},
+		{"GET", run + "/checkpoints", auth.Viewer, brief, a.getCheckpoints},
+		{"GET", run + "/replay-context", auth.Viewer, brief, a.getReplayContext},
+		{"GET", run + "/trace", auth.Viewer, brief, a.getTrace},
+		{"GET", run + "/verify", auth.Operator, brief, a.getVerification},
+		{"POST", run + "/cancel", auth.User, brief, a.postCancel},
+		{"POST", run + "/resume", auth.User, brief, a.postResume},
+
+		{"GET", root + "/conversations", auth.Viewer, brief, a.getConversations},
+		{"GET", conversation, auth.Viewer, brief, a.getConversation},
+		{"GET", conversation + "/events", auth.Viewer, lasting, a.getConversationEvents},
+		{"GET", conversation + "/execution-status", auth.Viewer, brief, a.getExecutionStatus},
+		{"GET", conversation + "/messages", auth.Viewer, brief, a.getMessages},
+		{"POST", conversation + "/resume", auth.User, brief, a.postConversationResume},
+
+		{"GET", root + "/tools", auth.Viewer, brief, a.getTools},
+		{"GET", root + "/agents", auth.Viewer, brief, a.getAgents},
+		{"GET", "/healthz", anyone, brief, a.getHealth},
+		{"GET", "/readyz", anyone, brief, a.getReady},
+		{"GET", "/openapi.yaml", anyone, brief, a.getOpenAPI},
+	}
+}
+
 func (a *API) routes() *chi.Mux {
 	r := chi.NewRouter()
 	r.Use(a.identify, a.observe, a.guard)
@@ -111,44 +171,13 @@ func (a *API) routes() *chi.Mux {
 		return newProblem(http.StatusNotFound, "not-found", "there is nothing at %s", r.URL.Path)
 	}))
 	r.MethodNotAllowed(a.handle(a.methodNotAllowed))
-
-	// These may last: runs are waited for, streams are followed.
-	for _, prefix := range []string{root, "/api/agent"} {
-		r.Post(prefix+"/run", a.handle(a.postRun))
-		r.Post(prefix+"/run/stream", a.handle(a.postRunStream))
-	}
-	r.Post(root+"/chat", a.handle(a.postChat))
-	r.Get(root+"/runs/{run_id}/events", a.handle(a.getRunEvents))
-	r.Get(root+"/conversations/{conversation_id}/events", a.handle(a.getConversationEvents))
-
-	r.Group(func(r chi.Router) {
-		r.Use(boundTime)
-		for path, h := range map[string]handler{
-			root + "/runs":                                             a.getRuns,
-			root + "/runs/{run_id}":                                    a.getRun,
-			root + "/runs/{run_id}/commands":                           a.getCommands,
-			root + "/runs/{run_id}/commands/{command_id}":              a.getCommand,
-			root + "/runs/{run_id}/checkpoints":                        a.getCheckpoints,
-			root + "/runs/{run_id}/replay-context":                     a.getReplayContext,
-			root + "/runs/{run_id}/trace":                              a.getTrace,
-			root + "/runs/{run_id}/verify":                             a.getVerification,
-			root + "/conversations":                                    a.getConversations,
-			root + "/conversations/{conversation_id}":                  a.getConversation,
-			root + "/conversations/{conversation_id}/execution-status": a.getExecutionStatus,
-			root + "/conversations/{conversation_id}/messages":         a.getMessages,
-			root + "/tools":                                            a.getTools,
-			root + "/agents":                                           a.getAgents,
-			"/healthz":                                                 a.getHealth,
-			"/readyz":                                                  a.getReady,
-			"/openapi.yaml":                                            a.getOpenAPI,
-		} {
-			r.Get(path, a.handle(h))
+	for _, e := range a.endpoints() {
+		var h http.Handler = a.handle(e.serve)
+		if e.pace == brief {
+			h = boundTime(h)
 		}
-		r.Post(root+"/runs/{run_id}/cancel", a.handle(a.postCancel))
-		r.Post(root+"/runs/{run_id}/commands/{command_id}/resolve", a.handle(a.postResolve))
-		r.Post(root+"/runs/{run_id}/resume", a.handle(a.postResume))
-		r.Post(root+"/conversations/{conversation_id}/resume", a.handle(a.postConversationResume))
-	})
+		r.Method(e.method, e.path, a.permit(e.role, h))
+	}
 	return r
 }
 

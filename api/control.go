@@ -52,8 +52,7 @@ func (a *API) postConversationResume(w http.ResponseWriter, r *http.Request) err
 }
 
 func (a *API) resume(w http.ResponseWriter, r *http.Request, runID, reason string) error {
-	owner := a.cfg.Owner(r)
-	now, err := a.cfg.Ledger.Resume(r.Context(), agent.Resume{Owner: owner, RunID: runID, By: owner, Reason: reason})
+	now, err := a.cfg.Ledger.Resume(r.Context(), agent.Resume{Owner: caller(r).Owner, RunID: runID, By: a.by(r, ""), Reason: reason})
 	if err != nil {
 		return err
 	}

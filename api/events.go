@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"runledger/agent"
+	"runledger/auth"
 	"runledger/sse"
 )
 
@@ -28,11 +29,19 @@ func (a *API) readStreamAsk(r *http.Request) (ask streamAsk, err error) {
 	return ask, err
 }
 
+// ledgerProfile shows what other profiles hide, prompts and plans among it.
+const ledgerProfile = "ledger"
+
 func readProfile(r *http.Request) (sse.Profile, error) {
 	name := r.URL.Query().Get("profile")
 	profile, ok := sse.FindProfile(name)
 	if !ok {
 		return profile, badParameter("profile", "there is no profile %q", agent.Preview(name, 64))
+	}
+	if who := caller(r); profile.Name == ledgerProfile && !who.Role.Includes(auth.Operator) {
+		p := lowRole(who, auth.Operator)
+		p.Parameter = "profile"
+		return profile, p
 	}
 	return profile, nil
 }
@@ -66,7 +75,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request, scope agent.LogScop
 			return err
 		}
 		ask.untilIdle = untilIdle
-		free, err := a.slots.take(a.cfg.Owner(r))
+		free, err := a.slots.take(caller(r).Owner)
 		if err != nil {
 			return err
 		}

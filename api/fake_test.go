@@ -59,6 +59,8 @@ func newFakeLedger() *fakeLedger {
 		tools: []agent.ToolRef{{Name: "calculator", Description: "Adds", InputSchema: json.RawMessage(`{"type":"object"}`), Effect: agent.Deterministic}}}
 }
 
+func owns(asked, owner string) bool { return asked == owner || asked == agent.AnyOwner }
+
 func (l *fakeLedger) event(c *fakeConversation, run *agent.Run, e agent.Event, data any) {
 	l.now = l.now.Add(time.Second)
 	raw, err := json.Marshal(data)
@@ -91,7 +93,7 @@ func (l *fakeLedger) Accept(_ context.Context, a agent.Acceptance) (agent.Run, b
 		c = &fakeConversation{owner: a.Owner, oldest: 1}
 		c.ConversationID, c.Title, c.CreatedAt, c.UpdatedAt = a.Run.ConversationID, a.Run.Input, l.now, l.now
 	}
-	if c == nil || c.owner != a.Owner {
+	if c == nil || !owns(a.Owner, c.owner) {
 		return agent.Run{}, false, &agent.NotFoundError{What: "conversation", ID: a.Run.ConversationID}
 	}
 	for _, m := range c.messages {
@@ -111,7 +113,7 @@ func (l *fakeLedger) Accept(_ context.Context, a agent.Acceptance) (agent.Run, b
 	run.StartSequence, run.CreatedAt = c.LastSequence+1, l.now
 	l.accepted = append(l.accepted, a)
 	l.conversations[c.ConversationID] = c
-	l.runs[run.RunID] = &fakeRun{run, a.Owner, a.Plan}
+	l.runs[run.RunID] = &fakeRun{run, c.owner, a.Plan}
 	l.order = append(l.order, run.RunID)
 	if a.Key != "" {
 		l.keys[a.Owner+a.Key] = a
@@ -262,7 +264,7 @@ func (l *fakeLedger) Run(_ context.Context, owner, runID string) (agent.Run, err
 	switch {
 	case l.failure != nil:
 		return agent.Run{}, l.failure
-	case !ok || r.owner != owner:
+	case !ok || !owns(owner, r.owner):
 		return agent.Run{}, &agent.NotFoundError{What: "run", ID: runID}
 	}
 	return r.Run, nil
@@ -274,7 +276,7 @@ func (l *fakeLedger) Runs(_ context.Context, f agent.RunFilter) ([]agent.Run, bo
 	var runs []agent.Run
 	for _, id := range slices.Backward(l.order) {
 		r := l.runs[id]
-		if r.owner == f.Owner && (f.ConversationID == "" || r.ConversationID == f.ConversationID) && (f.Status == "" || r.Status == f.Status) &&
+		if owns(f.Owner, r.owner) && (f.ConversationID == "" || r.ConversationID == f.ConversationID) && (f.Status == "" || r.Status == f.Status) &&
 			(f.Agent == "" || r.Definition.Agent == f.Agent) && (f.Before == "" || id < f.Before) {
 			runs = append(runs, r.Run)
 		}
@@ -335,7 +337,7 @@ func (l *fakeLedger) Conversation(_ context.Context, owner, id string) (agent.Co
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c, ok := l.conversations[id]
-	if !ok || c.owner != owner {
+	if !ok || !owns(owner, c.owner) {
 		return agent.Conversation{}, &agent.NotFoundError{What: "conversation", ID: id}
 	}
 	return c.Conversation, nil
@@ -346,7 +348,7 @@ func (l *fakeLedger) Conversations(_ context.Context, owner, before string, limi
 	defer l.mu.Unlock()
 	var all []agent.Conversation
 	for id, c := range l.conversations {
-		if c.owner == owner && (before == "" || id < before) {
+		if owns(owner, c.owner) && (before == "" || id < before) {
 			all = append(all, c.Conversation)
 		}
 	}

@@ -36,7 +36,7 @@ func (a *API) run(r *http.Request) (agent.Run, error) {
 	if err != nil {
 		return agent.Run{}, err
 	}
-	return a.cfg.Ledger.Run(r.Context(), a.cfg.Owner(r), id)
+	return a.cfg.Ledger.Run(r.Context(), caller(r).Owner, id)
 }
 
 // conversation finds the conversation that a path names, for its owner.
@@ -45,7 +45,7 @@ func (a *API) conversation(r *http.Request) (agent.Conversation, error) {
 	if err != nil {
 		return agent.Conversation{}, err
 	}
-	return a.cfg.Ledger.Conversation(r.Context(), a.cfg.Owner(r), id)
+	return a.cfg.Ledger.Conversation(r.Context(), caller(r).Owner, id)
 }
 
 // pathID reads an id from the path. What is no id names nothing.
@@ -83,7 +83,7 @@ func readIDParameter(r *http.Request, name string) (string, error) {
 
 func (a *API) getRuns(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	f := agent.RunFilter{Owner: a.cfg.Owner(r), Status: agent.Status(query.Get("status")), Agent: query.Get("agent")}
+	f := agent.RunFilter{Owner: caller(r).Owner, Status: agent.Status(query.Get("status")), Agent: query.Get("agent")}
 	if f.Status != "" && !slices.Contains(statuses(), f.Status) {
 		return badParameter("status", "there is no status %q", agent.Preview(string(f.Status), 64))
 	}
@@ -204,8 +204,7 @@ func (a *API) postCancel(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	owner := a.cfg.Owner(r)
-	run, err = a.cfg.Ledger.RequestCancel(r.Context(), owner, run.RunID, owner, body.Reason)
+	run, err = a.cfg.Ledger.RequestCancel(r.Context(), caller(r).Owner, run.RunID, a.by(r, ""), body.Reason)
 	if err != nil {
 		return err
 	}
@@ -305,7 +304,7 @@ func (a *API) getConversations(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	conversations, more, err := a.cfg.Ledger.Conversations(r.Context(), a.cfg.Owner(r), before, limit)
+	conversations, more, err := a.cfg.Ledger.Conversations(r.Context(), caller(r).Owner, before, limit)
 	if err != nil {
 		return err
 	}

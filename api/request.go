@@ -157,6 +157,9 @@ func (a *API) acceptance(r *http.Request, b *runBody, raw json.RawMessage) (agen
 	if len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c < ' ' || c > '~' }) {
 		return none, badParameter("Idempotency-Key", "want up to %d printable ASCII characters", maxKey)
 	}
+	if err := requireHome(caller(r), b.ConversationID); err != nil {
+		return none, err
+	}
 	blueprint, ok := a.blueprint(b.Agent)
 	if !ok {
 		return none, faultyBody(http.StatusUnprocessableEntity, "unknown-agent", []fault{{"/agent", fmt.Sprintf("there is no agent %q", agent.Preview(b.Agent, 64))}})
@@ -178,7 +181,7 @@ func (a *API) acceptance(r *http.Request, b *runBody, raw json.RawMessage) (agen
 	}
 	id := newID()
 	out := agent.Acceptance{
-		Owner: a.cfg.Owner(r), Key: key, Offline: def.Model.Provider == offlineProvider,
+		Owner: caller(r).Owner, Key: key, Offline: def.Model.Provider == offlineProvider,
 		NewConversation: b.ConversationID == "", Strategy: b.Strategy,
 		Run: agent.Run{
 			RunID: id, RootRunID: id, ConversationID: orNewID(b.ConversationID), MessageID: orNewID(b.MessageID),

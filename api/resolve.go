@@ -90,12 +90,8 @@ func (a *API) postResolve(w http.ResponseWriter, r *http.Request) error {
 	if err := a.checkAnswer(r, run.RunID, id, body.Result); err != nil {
 		return err
 	}
-	owner := a.cfg.Owner(r)
-	if body.By == "" {
-		body.By = owner
-	}
-	command, err := a.cfg.Ledger.Resolve(r.Context(), owner, run.RunID, id,
-		agent.Resolution{Outcome: body.Outcome, Result: body.Result, By: body.By, Note: body.Note})
+	command, err := a.cfg.Ledger.Resolve(r.Context(), caller(r).Owner, run.RunID, id,
+		agent.Resolution{Outcome: body.Outcome, Result: body.Result, By: a.by(r, body.By), Note: body.Note})
 	if err != nil {
 		return err
 	}

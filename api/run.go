@@ -46,7 +46,7 @@ func (a *API) postRunStream(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	free, err := a.slots.take(a.cfg.Owner(r))
+	free, err := a.slots.take(caller(r).Owner)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (a *API) await(w http.ResponseWriter, r *http.Request, run agent.Run, wait 
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	ctx, ledger := r.Context(), a.cfg.Ledger
 	scope := agent.LogScope{ConversationID: run.ConversationID, RunID: run.RunID}
-	owner := a.cfg.Owner(r)
+	owner := caller(r).Owner
 	wake, cancel := ledger.Subscribe(run.ConversationID)
 	defer cancel()
 	timer := time.NewTimer(wait)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
+	"runledger/auth"
 )
 
 const goodPlan = `{"nodes":[
@@ -440,9 +441,9 @@ func TestIdempotencyKey(t *testing.T) {
 	require.Equal(t, []string{"3"}, ids(b.frames(stream)))
 	require.Equal(t, 204, b.do("POST", "/api/v1/agent/run/stream", `{"input":"x","metadata":{"a":1,"b":2}}`, key, "Last-Event-ID: 3").Code)
 
-	other := newBench(t, func(c *Config) { c.Owner = func(r *http.Request) string { return r.Header.Get("X-Test-Owner") } })
-	one := document[runObject](t, other.do("POST", "/api/v1/agent/run", `{"input":"x","wait":0}`, key, "X-Test-Owner: a"))
-	two := document[runObject](t, other.do("POST", "/api/v1/agent/run", `{"input":"y","wait":0}`, key, "X-Test-Owner: b"))
+	other := newBench(t, withTokens)
+	one := document[runObject](t, other.do("POST", "/api/v1/agent/run", `{"input":"x","wait":0}`, key, bearer("a", auth.User)))
+	two := document[runObject](t, other.do("POST", "/api/v1/agent/run", `{"input":"y","wait":0}`, key, bearer("b", auth.User)))
 	require.NotEqual(t, one.RunID, two.RunID, "keys are the owner's own")
 }
 

@@ -198,7 +198,7 @@ func TestIntentsOfARunGoInOrder(t *testing.T) {
 		ledger.Intent{RunID: "r", Kind: ledger.CancelIntent, Payload: json.RawMessage(`{"by": "me", "reason": "enough"}`)})
 	tp := &temporal{}
 	run(t, o, tp, 2)
-	require.Equal(t, []string{"start r", `cancel r {"id":2,"by":"me","reason":"enough"}`}, tp.told)
+	require.Equal(t, []string{"start r", `cancel r {"id":2,"epoch":1,"by":"me","reason":"enough"}`}, tp.told)
 }
 
 func TestWhatFailsIsTriedAgain(t *testing.T) {

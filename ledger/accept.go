@@ -58,6 +58,9 @@ func violates(err error, constraint string) bool {
 }
 
 func (l *Ledger) accept(ctx context.Context, a agent.Acceptance) (run agent.Run, created bool, err error) {
+	if a.NewConversation && a.Owner == agent.AnyOwner {
+		return run, false, errors.New("a conversation needs an owner of its own")
+	}
 	if a.Key != "" {
 		// Before the transaction: it must not hold a connection while it asks for another.
 		earlier, err := l.acceptedBefore(ctx, a)
@@ -83,7 +86,7 @@ func (l *Ledger) accept(ctx context.Context, a agent.Acceptance) (run agent.Run,
 			return run, false, err
 		}
 	}
-	err = tx.QueryRow(ctx, `SELECT last_sequence, chain, clock_timestamp() FROM conversations WHERE id = $1 AND owner = $2 FOR NO KEY UPDATE`,
+	err = tx.QueryRow(ctx, `SELECT last_sequence, chain, clock_timestamp() FROM conversations WHERE id = $1 AND (owner = $2 OR $2 = '*') FOR NO KEY UPDATE`,
 		r.ConversationID, a.Owner).Scan(&t.last, &t.chain, &t.now)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return run, false, &agent.NotFoundError{What: "conversation", ID: r.ConversationID}

@@ -196,7 +196,7 @@ func TestAcceptRefuses(t *testing.T) {
 	var missing *agent.NotFoundError
 
 	taken := acceptance(nil)
-	taken.Run.MessageID = first.MessageID
+	taken.NewConversation, taken.Run.ConversationID, taken.Run.MessageID = false, first.ConversationID, first.MessageID
 	_, _, err := b.Accept(t.Context(), taken)
 	require.ErrorAs(t, err, &conflict)
 	require.Equal(t, agent.ConflictMessageID, conflict.Reason)

@@ -232,7 +232,7 @@ func (l *Ledger) Approval(ctx context.Context, owner, approvalID string) (agent.
 	if err := checkID("approval", approvalID); err != nil {
 		return agent.Approval{}, err
 	}
-	rows, err := l.pool.Query(ctx, `SELECT `+approvalColumns+` WHERE a.approval_id = $1 AND c.owner = $2`, approvalID, owner)
+	rows, err := l.pool.Query(ctx, `SELECT `+approvalColumns+` WHERE a.approval_id = $1 AND (c.owner = $2 OR $2 = '*')`, approvalID, owner)
 	if err != nil {
 		return agent.Approval{}, fmt.Errorf("read approval %s: %w", approvalID, err)
 	}
@@ -253,8 +253,9 @@ func (l *Ledger) Approvals(ctx context.Context, f agent.ApprovalFilter) (approva
 			return nil, false, err
 		}
 	}
-	rows, err := l.pool.Query(ctx, `SELECT `+approvalColumns+` WHERE c.owner = $1 AND ($2::uuid IS NULL OR a.run_id = $2) AND ($3 = '' OR a.state = $3)
-			AND ($4::uuid IS NULL OR (a.requested_at, a.approval_id) < (SELECT requested_at, approval_id FROM approvals WHERE approval_id = $4))
+	rows, err := l.pool.Query(ctx, `SELECT `+approvalColumns+` WHERE (c.owner = $1 OR $1 = '*') AND ($2::uuid IS NULL OR a.run_id = $2) AND ($3 = '' OR a.state = $3)
+			AND ($4::uuid IS NULL OR (a.requested_at, a.approval_id) < (SELECT b.requested_at, b.approval_id FROM approvals b
+				JOIN agent_executions br USING (run_id) JOIN conversations bc ON bc.id = br.conversation_id WHERE b.approval_id = $4 AND (bc.owner = $1 OR $1 = '*')))
 		ORDER BY a.requested_at DESC, a.approval_id DESC LIMIT $5`, f.Owner, nullText(f.RunID), string(f.State), nullText(f.Before), f.Limit+1)
 	if err != nil {
 		return nil, false, fmt.Errorf("list approvals: %w", err)

@@ -80,7 +80,7 @@ func (t *txn) putOff(at *turn) error {
 	}
 	t.writes.Queue(`INSERT INTO enqueued (run_id, conversation_id, place, interrupts, opening) VALUES ($1, $2, $3, $4, $5)`,
 		t.run.runID, t.run.conversationID, at.place, at.interrupts, string(raw))
-	t.writes.Queue(`UPDATE messages SET sequence_number = NULL WHERE id = $1`, t.run.messageID)
+	t.writes.Queue(`UPDATE messages SET sequence_number = NULL WHERE id = $1 AND conversation_id = $2`, t.run.messageID, t.run.conversationID)
 	t.last -= int64(len(t.newEvents))
 	t.newEvents, t.factNos = nil, nil
 	return nil
@@ -111,7 +111,8 @@ func (t *txn) takeTurn(ctx context.Context, ready bool) (bool, error) {
 			return false, err
 		}
 		if e.Type == agent.MessageAdded {
-			t.writes.Queue(`UPDATE messages SET sequence_number = $2, created_at = $3 WHERE id = $1`, t.run.messageID, t.last, t.now)
+			t.writes.Queue(`UPDATE messages SET sequence_number = $2, created_at = $3 WHERE id = $1 AND conversation_id = $4`, t.run.messageID, t.last, t.now,
+				t.run.conversationID)
 		}
 	}
 	return true, nil

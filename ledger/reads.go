@@ -64,13 +64,16 @@ func checkID(what, id string) error {
 	return nil
 }
 
+// Reads by owner say (owner = $n OR $n = '*'), for agent.AnyOwner. Postgres plans them for the value at hand, so that for any
+// other one the right side is gone and the index by owner is used; owner IN ($n, ...) would not be.
+
 // Run reads a run of an owner. Error: *agent.NotFoundError.
 func (l *Ledger) Run(ctx context.Context, owner, runID string) (agent.Run, error) {
 	if err := checkID("run", runID); err != nil {
 		return agent.Run{}, err
 	}
 	rows, err := l.pool.Query(ctx, `SELECT `+runColumns+` FROM agent_executions r JOIN conversations c ON c.id = r.conversation_id
-		WHERE r.run_id = $1 AND c.owner = $2`, runID, owner)
+		WHERE r.run_id = $1 AND (c.owner = $2 OR $2 = '*')`, runID, owner)
 	if err != nil {
 		return agent.Run{}, fmt.Errorf("read run %s: %w", runID, err)
 	}
@@ -109,7 +112,8 @@ func (l *Ledger) RunPlan(ctx context.Context, runID string) (*agent.Plan, error)
 	return plan, nil
 }
 
-// Runs lists runs, newest first.
+// Runs lists runs, newest first. What another owner has, a page can neither be of nor go on after: both are as if it were
+// not there.
 func (l *Ledger) Runs(ctx context.Context, f agent.RunFilter) (runs []agent.Run, hasMore bool, err error) {
 	if f.ConversationID != "" {
 		if err := checkID("conversation", f.ConversationID); err != nil {
@@ -122,10 +126,11 @@ func (l *Ledger) Runs(ctx context.Context, f agent.RunFilter) (runs []agent.Run,
 		}
 	}
 	rows, err := l.pool.Query(ctx, `SELECT `+runColumns+` FROM agent_executions r JOIN conversations c ON c.id = r.conversation_id
-		WHERE c.owner = $1 AND ($2::uuid IS NULL OR r.conversation_id = $2) AND ($3 = '' OR `+runStatus+` = $3)
+		WHERE (c.owner = $1 OR $1 = '*') AND ($2::uuid IS NULL OR r.conversation_id = $2) AND ($3 = '' OR `+runStatus+` = $3)
 			AND ($4 = '' OR r.agent = $4)
 			AND (NOT $7 OR EXISTS (SELECT FROM commands d WHERE d.run_id = r.run_id AND d.state = 'in_doubt'))
-			AND ($5::uuid IS NULL OR (r.created_at, r.run_id) < (SELECT created_at, run_id FROM agent_executions WHERE run_id = $5))
+			AND ($5::uuid IS NULL OR (r.created_at, r.run_id) < (SELECT b.created_at, b.run_id
+				FROM agent_executions b JOIN conversations bc ON bc.id = b.conversation_id WHERE b.run_id = $5 AND (bc.owner = $1 OR $1 = '*')))
 		ORDER BY r.created_at DESC, r.run_id DESC LIMIT $6`,
 		f.Owner, nullText(f.ConversationID), string(f.Status), f.Agent, nullText(f.Before), f.Limit+1, f.InDoubt)
 	if err != nil {
@@ -159,7 +164,7 @@ func (l *Ledger) Conversation(ctx context.Context, owner, id string) (agent.Conv
 	if err := checkID("conversation", id); err != nil {
 		return agent.Conversation{}, err
 	}
-	rows, err := l.pool.Query(ctx, `SELECT `+conversationColumns+` FROM conversations WHERE id = $1 AND owner = $2`, id, owner)
+	rows, err := l.pool.Query(ctx, `SELECT `+conversationColumns+` FROM conversations WHERE id = $1 AND (owner = $2 OR $2 = '*')`, id, owner)
 	if err != nil {
 		return agent.Conversation{}, fmt.Errorf("read conversation %s: %w", id, err)
 	}
@@ -167,15 +172,15 @@ func (l *Ledger) Conversation(ctx context.Context, owner, id string) (agent.Conv
 	return c, notFound(err, "conversation", id)
 }
 
-// Conversations lists an owner's conversations, newest first, going on after the conversation before.
+// Conversations lists an owner's conversations, newest first, going on after the owner's conversation before.
 func (l *Ledger) Conversations(ctx context.Context, owner, before string, limit int) ([]agent.Conversation, bool, error) {
 	if before != "" {
 		if err := checkID("conversation", before); err != nil {
 			return nil, false, err
 		}
 	}
-	rows, err := l.pool.Query(ctx, `SELECT `+conversationColumns+` FROM conversations WHERE owner = $1
-			AND ($2::uuid IS NULL OR (created_at, id) < (SELECT created_at, id FROM conversations WHERE id = $2))
+	rows, err := l.pool.Query(ctx, `SELECT `+conversationColumns+` FROM conversations WHERE (owner = $1 OR $1 = '*')
+			AND ($2::uuid IS NULL OR (created_at, id) < (SELECT created_at, id FROM conversations WHERE id = $2 AND (owner = $1 OR $1 = '*')))
 		ORDER BY created_at DESC, id DESC LIMIT $3`, owner, nullText(before), limit+1)
 	if err != nil {
 		return nil, false, fmt.Errorf("list conversations: %w", err)

@@ -38,13 +38,13 @@ func (l *Ledger) Resume(ctx context.Context, r agent.Resume) (agent.Resumed, err
 	return resumed, err
 }
 
-// ownerOf finds whose run it is. The run of another owner than the one asked for is not found; "" asks for everybody's.
+// ownerOf finds whose run it is. The run of another owner than the one asked for is not found; agent.AnyOwner asks for everybody's.
 func (l *Ledger) ownerOf(ctx context.Context, owner, runID string) (found string, err error) {
 	if err := checkID("run", runID); err != nil {
 		return "", err
 	}
 	err = l.pool.QueryRow(ctx, `SELECT c.owner FROM agent_executions r JOIN conversations c ON c.id = r.conversation_id
-		WHERE r.run_id = $1 AND ($2 = '' OR c.owner = $2)`, runID, owner).Scan(&found)
+		WHERE r.run_id = $1 AND (c.owner = $2 OR $2 = '*')`, runID, owner).Scan(&found)
 	return found, notFound(err, "run", runID)
 }
 

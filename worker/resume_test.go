@@ -50,7 +50,7 @@ func TestANewExecutionMakesNoEarlierCall(t *testing.T) {
 	defer func() { _ = db.Close(context.Background()) }()
 	_, err = db.Exec(t.Context(), `UPDATE commands SET lease_until = now() WHERE state = 'dispatched'`) // instead of waiting for it to be over
 	require.NoError(t, err)
-	resumed, err := s.ledger.Resume(t.Context(), agent.Resume{RunID: run.RunID, Lost: 1, By: "recover", Reason: "Temporal was lost"})
+	resumed, err := s.ledger.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: run.RunID, Lost: 1, By: "recover", Reason: "Temporal was lost"})
 	require.NoError(t, err)
 	require.Equal(t, 2, resumed.Step)
 	require.Equal(t, 2, resumed.Run.Epoch)

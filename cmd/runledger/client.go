@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -19,10 +20,13 @@ import (
 
 // apiFlags say where the API is.
 type apiFlags struct {
-	URL string `name:"url" help:"Where the API is." default:"http://127.0.0.1:8080" env:"RUNLEDGER_URL"`
+	URL string `name:"url" help:"Where the API is. If it wants a token: RUNLEDGER_TOKEN." default:"http://127.0.0.1:8080" env:"RUNLEDGER_URL"`
 }
 
 const apiPrefix = "/api/v1/agent"
+
+// tokenVariable has the token for an API that wants one. It is no flag: every user of a machine can read those.
+const tokenVariable = "RUNLEDGER_TOKEN"
 
 // problem is an error that the API answered.
 type problem struct {
@@ -66,6 +70,9 @@ func (f apiFlags) do(ctx context.Context, method, path string, header http.Heade
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if token := os.Getenv(tokenVariable); token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {

@@ -28,6 +28,8 @@ type config struct {
 	Agents     map[string]agentConfig `yaml:"agents"`
 	MCPServers map[string]mcp.Config  `yaml:"mcp_servers"`
 	Tools      builtin.Config         `yaml:"tools"`
+	// Auth is nil where everybody who reaches the API is its operator.
+	Auth *authConfig `yaml:"auth"`
 }
 
 type modelConfig struct {
@@ -159,6 +161,7 @@ func (c *config) check() error {
 	if _, err := builtin.Tools(c.Tools); err != nil {
 		bad("tools: %w", err)
 	}
+	c.Auth.check(bad)
 	return errors.Join(errs...)
 }
 

@@ -32,21 +32,35 @@ func TestConfigExample(t *testing.T) {
 
 // What the example shows in comments must work when somebody takes the comment signs away.
 func TestConfigExampleOfServers(t *testing.T) {
+	cfg := uncommented(t, "# mcp_servers:")
+	require.Len(t, cfg.MCPServers, 2)
+	require.Equal(t, mcp.Reconcile{Tool: "find_charge", Arguments: map[string]any{"key": "{key}", "account": "{arguments/account}"},
+		Found: "/charge", Output: "/charge"}, cfg.MCPServers["payments"].Reconcile["charge"])
+}
+
+func TestConfigExampleOfTokens(t *testing.T) {
+	cfg := uncommented(t, "# auth:")
+	require.Len(t, cfg.Auth.Tokens, 2)
+	t.Setenv("RUNLEDGER_TOKEN_TEAM_A", "0123456789abcdef")
+	_, err := cfg.keyring()
+	require.NoError(t, err)
+}
+
+// uncommented is a section of the example without its comment signs.
+func uncommented(t *testing.T, first string) *config {
+	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("..", "..", "runledger.example.yaml"))
 	require.NoError(t, err)
-	_, block, found := strings.Cut(string(raw), "\n# mcp_servers:")
+	_, block, found := strings.Cut(string(raw), "\n"+first)
 	require.True(t, found)
-	block, _, found = strings.Cut("# mcp_servers:"+block, "\n\n")
-	require.True(t, found)
+	block, _, _ = strings.Cut(first+block, "\n\n")
 	var plain strings.Builder
 	for line := range strings.Lines(block) {
 		plain.WriteString(strings.TrimPrefix(line, "# "))
 	}
 	cfg, err := parseConfig([]byte(plain.String()))
 	require.NoError(t, err)
-	require.Len(t, cfg.MCPServers, 2)
-	require.Equal(t, mcp.Reconcile{Tool: "find_charge", Arguments: map[string]any{"key": "{key}", "account": "{arguments/account}"},
-		Found: "/charge", Output: "/charge"}, cfg.MCPServers["payments"].Reconcile["charge"])
+	return cfg
 }
 
 func TestPolicyOfAnAgent(t *testing.T) {

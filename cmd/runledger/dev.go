@@ -24,7 +24,6 @@ type serverFlags struct {
 type devCmd struct {
 	serverFlags
 	listenFlags
-	Config         string `type:"path" help:"Configuration file; runledger.yaml in the working directory if there is one."`
 	DataDir        string `default:".runledger" type:"path" help:"Where Postgres and Temporal keep their data."`
 	TemporalUIPort int    `name:"temporal-ui-port" default:"0" help:"Port of the Temporal Web UI; 0 for the last one, or a free one."`
 	Reset          bool   `help:"Remove all data first."`
@@ -38,6 +37,10 @@ const (
 // Run starts Postgres, Temporal, the API and a worker, and stops them in the opposite order when ctx ends.
 func (c *devCmd) Run(ctx context.Context, log *slog.Logger) (err error) {
 	cfg, err := loadConfig(c.Config)
+	if err != nil {
+		return err
+	}
+	keys, err := c.keyring(cfg)
 	if err != nil {
 		return err
 	}
@@ -71,6 +74,10 @@ func (c *devCmd) Run(ctx context.Context, log *slog.Logger) (err error) {
 		return err
 	}
 	defer closeVerifier()
+	handler, err := newAPI(cfg, store, verifier, keys, log, c.InsecureListen)
+	if err != nil {
+		return err
+	}
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -97,7 +104,7 @@ func (c *devCmd) Run(ctx context.Context, log *slog.Logger) (err error) {
 	case <-published:
 	case <-ctx.Done():
 	}
-	served := c.serve(ctx, cfg, store, verifier, log, func(url string) {
+	served := c.serve(ctx, handler, keys, log, func(url string) {
 		c.greet(url, stack, cfg, offline, time.Since(began))
 	})
 	stopWorker()
@@ -134,6 +141,10 @@ func (c *devCmd) greet(url string, stack *devstack.Stack, cfg *config, offline [
 	case m.Model != "":
 		fmt.Fprintf(&b, "  Model         %s\n", m.Model)
 	}
-	fmt.Fprintf(&b, "\nTry:\n\n  curl -N %s/api/v1/agent/run/stream -H 'Content-Type: application/json' \\\n    -d '{\"input\": \"What is 17 * 23, and what time is it in Tokyo?\"}'\n\n", url)
+	token := ""
+	if cfg.Auth != nil {
+		token = ` -H "Authorization: Bearer $` + tokenVariable + `"`
+	}
+	fmt.Fprintf(&b, "\nTry:\n\n  curl -N %s/api/v1/agent/run/stream%s -H 'Content-Type: application/json' \\\n    -d '{\"input\": \"What is 17 * 23, and what time is it in Tokyo?\"}'\n\n", url, token)
 	fmt.Fprint(os.Stdout, b.String())
 }

@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"runledger/api"
+	"runledger/auth"
 	"runledger/ledger"
 	"runledger/worker"
 )
 
-// listenFlags say where the API listens.
+// listenFlags say where the API listens, and to whom.
 type listenFlags struct {
+	Config         string `type:"path" help:"Configuration file; runledger.yaml in the working directory if there is one."`
 	Listen         string `default:"127.0.0.1:8080" env:"RUNLEDGER_LISTEN" help:"Where the API listens; port 0 for a free one."`
 	InsecureListen bool   `env:"RUNLEDGER_INSECURE_LISTEN" help:"Allow an address that is not loopback although there are no tokens: everybody who reaches it is an operator."`
 }
@@ -30,12 +32,15 @@ const (
 type apiCmd struct {
 	serverFlags
 	listenFlags
-	Config string `type:"path" help:"Configuration file; runledger.yaml in the working directory if there is one."`
 }
 
 // Run serves the API until ctx ends. It needs the database only; Temporal, if it has an address, is asked to verify runs.
 func (c *apiCmd) Run(ctx context.Context, log *slog.Logger) error {
 	cfg, err := loadConfig(c.Config)
+	if err != nil {
+		return err
+	}
+	keys, err := c.keyring(cfg)
 	if err != nil {
 		return err
 	}
@@ -49,7 +54,11 @@ func (c *apiCmd) Run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	defer closeVerifier()
-	return c.serve(ctx, cfg, store, verifier, log, func(url string) { log.InfoContext(ctx, "API is up", "url", url) })
+	handler, err := newAPI(cfg, store, verifier, keys, log, c.InsecureListen)
+	if err != nil {
+		return err
+	}
+	return c.serve(ctx, handler, keys, log, func(url string) { log.InfoContext(ctx, "API is up", "url", url) })
 }
 
 func (f serverFlags) open(ctx context.Context, log *slog.Logger) (*ledger.Ledger, error) {
@@ -59,16 +68,20 @@ func (f serverFlags) open(ctx context.Context, log *slog.Logger) (*ledger.Ledger
 	return ledger.Open(ctx, f.DatabaseURL, ledger.Options{Log: log})
 }
 
-// serve serves the API until ctx ends, and tells ready the URL once it listens.
-func (f listenFlags) serve(ctx context.Context, cfg *config, store *ledger.Ledger, verifier api.Verifier, log *slog.Logger, ready func(url string)) error {
-	handler, err := newAPI(cfg, store, verifier, log, f.InsecureListen)
-	if err != nil {
-		return err
+// keyring makes the keyring to serve with. Without one, whoever reaches the API is its operator, so that the address must be
+// one that only this machine reaches.
+func (f listenFlags) keyring(cfg *config) (*auth.Keyring, error) {
+	keys, err := cfg.keyring()
+	if err == nil && keys == nil && !f.InsecureListen {
+		err = api.CheckListen(f.Listen)
 	}
-	if !f.InsecureListen {
-		if err := api.CheckListen(f.Listen); err != nil {
-			return err
-		}
+	return keys, err
+}
+
+// serve serves the API until ctx ends, and tells ready the URL once it listens.
+func (f listenFlags) serve(ctx context.Context, handler *api.API, keys *auth.Keyring, log *slog.Logger, ready func(url string)) error {
+	if keys != nil {
+		reloadOnHangup(ctx, f.Config, keys, log)
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.Listen)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"runledger/api"
+	"runledger/auth"
 	"runledger/ledger"
 	"runledger/tool"
 	"runledger/tool/builtin"
@@ -16,9 +17,10 @@ import (
 	"runledger/worker"
 )
 
-// newAPI makes the API. anyHost is for addresses that others than this machine reach.
-func newAPI(cfg *config, store *ledger.Ledger, verifier api.Verifier, log *slog.Logger, anyHost bool) (*api.API, error) {
-	return api.New(api.Config{Ledger: store, Agents: cfg.blueprints(), CheckArguments: tool.CheckPlans, Verifier: verifier, AnyHost: anyHost, Logger: log})
+// newAPI makes the API. anyHost is for addresses that others than this machine reach, without tokens.
+func newAPI(cfg *config, store *ledger.Ledger, verifier api.Verifier, keys *auth.Keyring, log *slog.Logger, anyHost bool) (*api.API, error) {
+	return api.New(api.Config{Ledger: store, Agents: cfg.blueprints(), CheckArguments: tool.CheckPlans, Verifier: verifier, Tokens: keys, AnyHost: anyHost,
+		Logger: log})
 }
 
 // newVerifier makes the verifier, with Temporal as a witness where there is an address. Temporal may be away, then and later.

@@ -90,7 +90,11 @@ var table = []rule{
 		why: "knows events and net/http: no database, no router, no API",
 	},
 	{
-		pkg: "api", may: []string{"agent", "sse"},
+		pkg: "auth",
+		why: "who calls, by which token; knows neither HTTP nor the configuration file",
+	},
+	{
+		pkg: "api", may: []string{"agent", "auth", "sse"},
 		uses: []string{"github.com/go-chi/chi/v5", uuid},
 		why:  "the only package with routes; sees the ledger through an interface of its own and never Temporal",
 	},
@@ -128,7 +132,7 @@ var table = []rule{
 	},
 	{
 		pkg: "cmd/runledger",
-		may: []string{"agent", "api", "devstack", "dispatch", "ledger", "model", "model/openai", "model/scripted", "policy", "replay",
+		may: []string{"agent", "api", "auth", "devstack", "dispatch", "ledger", "model", "model/openai", "model/scripted", "policy", "replay",
 			"sse", "tool", "tool/builtin", "tool/mcp", "verify", "worker"},
 		uses: []string{"github.com/alecthomas/kong", "go.yaml.in/yaml/v3", temporal + "client", "go.temporal.io/api"},
 		why:  "puts the parts together; flags, environment and the configuration file are known here only",
