@@ -33,6 +33,13 @@ type Reader interface {
 	CommandInput(ctx context.Context, runID, commandID string) (json.RawMessage, error)
 }
 
+// Stopper tells of runs whose effects have to stop.
+type Stopper interface {
+	// SubscribeStops gives a channel that is sent to when the run is being cancelled or has ended. News may come for nothing, and
+	// may be lost: Renew says where the run stands.
+	SubscribeStops(runID string) (news <-chan struct{}, cancel func())
+}
+
 // Ender writes what is not a command's.
 type Ender interface {
 	Record(ctx context.Context, call agent.RecordCall) (agent.RecordReply, error)
@@ -48,6 +55,7 @@ type Output interface {
 // Ledger is all that activities need of the ledger.
 type Ledger interface {
 	Gate
+	Stopper
 	Reader
 	Ender
 	Output

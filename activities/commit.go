@@ -32,6 +32,8 @@ type command struct {
 	reconcile func(ctx context.Context, d dispatch) (finding, error)
 	// asked is what the policy is asked about.
 	asked policy.Command
+	// stops has news when the run may have to stop. It is nil for an effect within a tool, which stops with the tool's.
+	stops <-chan struct{}
 }
 
 // dispatch tells an effect which of its executions it is.
@@ -56,8 +58,10 @@ type effectResult struct {
 
 // Timing of the gate.
 const (
-	renewEvery     = 5 * time.Second
-	heartbeatEvery = 2 * time.Second
+	renewEvery = 5 * time.Second
+	// heartbeatEvery, with what it takes Temporal to be told, is how late an effect hears of a cancellation when the ledger's own
+	// news of it is lost.
+	heartbeatEvery = 1500 * time.Millisecond
 	ledgerTimeout  = 10 * time.Second
 	beginTimeout   = 15 * time.Second // with the commit's, what the workflow allows beyond the effect's time
 	// commitTimeout bounds the attempts to write a result whose effect has taken place.
@@ -89,6 +93,10 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 
 	stopHeartbeat := heartbeat(durable)
 	defer stopHeartbeat()
+	// Before the command begins: what is asked for after that is news.
+	stops, unsubscribe := a.ledger.SubscribeStops(c.call.RunID)
+	defer unsubscribe()
+	c.stops = stops
 
 	a.at(ctx, agent.BeforeBegin, c.call)
 	a.refuse(durable, &c)
@@ -176,6 +184,9 @@ func (a *Activities) execute(ctx context.Context, c command, begun agent.Begun) 
 	durable := context.WithoutCancel(ctx)
 	if begun.Remaining <= 0 {
 		return a.conclude(durable, c, begun, agent.Transient(agent.CodeTimeout, "the deadline passed before the effect began"), nil, 0)
+	}
+	if why := endOf(ctx); why != nil {
+		return a.conclude(durable, c, begun, agent.Transient(agent.CodeCancelled, "%w before the effect began", why), nil, 0)
 	}
 	effectCtx, end := a.effectContext(ctx, c, begun)
 	defer end()
@@ -281,6 +292,8 @@ func (a *Activities) effectContext(ctx context.Context, c command, begun agent.B
 				grace = timer.C
 			case <-grace:
 				cancel(errShutdown)
+			case <-c.stops:
+				a.renew(effect, c, begun, cancel)
 			case <-renew.C:
 				a.renew(effect, c, begun, cancel)
 			}

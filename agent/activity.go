@@ -221,6 +221,8 @@ type Intent struct {
 	ID     int64  `json:"id"`
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
+	// After is the number of the conversation's last event when a cancellation was asked for.
+	After int64 `json:"after,omitempty"`
 	// CommandID and DispatchNo name the dispatch that was resolved.
 	CommandID  string `json:"command_id,omitempty"`
 	DispatchNo int    `json:"dispatch_no,omitempty"`

@@ -196,41 +196,6 @@ func (t *txn) accept(a agent.Acceptance) error {
 	return nil
 }
 
-// RequestCancel asks a run to stop. One that was never handed to Temporal ends at once; any other is told by its dispatcher.
-// Asking a run that is being cancelled changes nothing.
-//
-// Errors: *agent.NotFoundError, and *agent.ConflictError when the run has ended.
-func (l *Ledger) RequestCancel(ctx context.Context, owner, runID, by, reason string) (agent.Run, error) {
-	run, err := l.Run(ctx, owner, runID)
-	if err != nil {
-		return run, err
-	}
-	err = l.write(ctx, txnScope{runID: runID, epoch: run.Epoch, changesRun: true}, func(t *txn) error {
-		switch {
-		case t.run.status.Terminal():
-			return &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + runID + " has ended: " + string(t.run.status)}
-		case t.run.status == agent.Cancelling:
-			return nil
-		}
-		// A start that no dispatcher has tried yet is taken back. The dispatcher claims an intent, in a transaction of its own,
-		// before it talks to Temporal, so that nobody starts what was taken back.
-		taken, err := t.tx.Exec(ctx, `UPDATE intents SET delivered_at = clock_timestamp(), last_error = 'cancelled before it started'
-			WHERE run_id = $1 AND epoch = $2 AND kind = 'start' AND delivered_at IS NULL AND attempts = 0`, runID, run.Epoch)
-		if err != nil {
-			return err
-		}
-		if taken.RowsAffected() > 0 {
-			return t.end(ctx, agent.FinishCall{Status: agent.Cancelled, By: by, Error: &agent.Error{Code: agent.CodeCancelled, Message: reason}}, false)
-		}
-		t.writes.Queue(`UPDATE agent_executions SET status = 'cancelling' WHERE run_id = $1`, runID)
-		return t.ask(CancelIntent, agent.Intent{By: textSafe(by), Reason: textSafe(reason)})
-	})
-	if err != nil {
-		return agent.Run{}, fmt.Errorf("cancel run %s: %w", runID, err)
-	}
-	return l.Run(ctx, owner, runID)
-}
-
 // ask queues an intent for the run's execution.
 func (t *txn) ask(kind IntentKind, i agent.Intent) error {
 	payload, err := json.Marshal(i)
