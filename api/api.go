@@ -118,6 +118,7 @@ func (a *API) routes() *chi.Mux {
 		r.Post(prefix+"/run/stream", a.handle(a.postRunStream))
 	}
 	r.Post(root+"/chat", a.handle(a.postChat))
+	r.Post(root+"/runs/{run_id}/cancel", a.handle(a.postCancel))
 	r.Get(root+"/runs/{run_id}/events", a.handle(a.getRunEvents))
 	r.Get(root+"/conversations/{conversation_id}/events", a.handle(a.getConversationEvents))
 
@@ -144,7 +145,6 @@ func (a *API) routes() *chi.Mux {
 		} {
 			r.Get(path, a.handle(h))
 		}
-		r.Post(root+"/runs/{run_id}/cancel", a.handle(a.postCancel))
 		r.Post(root+"/runs/{run_id}/commands/{command_id}/resolve", a.handle(a.postResolve))
 		r.Post(root+"/runs/{run_id}/resume", a.handle(a.postResume))
 		r.Post(root+"/conversations/{conversation_id}/resume", a.handle(a.postConversationResume))

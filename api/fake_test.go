@@ -33,6 +33,7 @@ type fakeLedger struct {
 	checkpoints   map[string][]agent.Checkpoint
 	cancels       []string
 	resolutions   []string
+	stopped       []agent.StoppedCommand
 	chunks        []agent.OutputChunk
 	now           time.Time
 }
@@ -173,7 +174,7 @@ func (l *fakeLedger) RequestCancel(_ context.Context, owner, runID, by, reason s
 	defer l.mu.Unlock()
 	r := l.runs[runID]
 	if r.Status.Terminal() {
-		return agent.Run{}, &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + runID + " has ended"}
+		return agent.Run{}, &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + runID + " has ended: " + string(r.Status)}
 	}
 	l.cancels = append(l.cancels, owner+" "+by+" "+reason)
 	r.Status = agent.Cancelling
@@ -200,6 +201,12 @@ func (l *fakeLedger) LatestRun(_ context.Context, conversationID string) (runID 
 		}
 	}
 	return "", false, &agent.NotFoundError{What: "run", ID: conversationID}
+}
+
+func (l *fakeLedger) StoppedCommands(context.Context, string) ([]agent.StoppedCommand, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stopped, nil
 }
 
 func (l *fakeLedger) Resolve(_ context.Context, owner, runID, commandID string, r agent.Resolution) (agent.Command, error) {

@@ -99,7 +99,9 @@ func runView(t agent.EventType, kind agent.CommandKind) (agent.EventType, []stri
 		return t, []string{"outcome", "by", "note"}
 	case agent.PolicyDecided:
 		return t, []string{"decision", "reason", "kind", "tool", "effect_class"}
-	case agent.CommandAbortType, agent.CommandDoubtType, agent.CommandReopened, agent.RunCancelled,
+	case agent.CommandAbortType:
+		return t, []string{"kind", "tool", "reason", "never_started"}
+	case agent.CommandDoubtType, agent.CommandReopened, agent.RunCancelled,
 		agent.PlanGenerated, agent.PlanRevised, agent.Progress, agent.ApprovalRequested,
 		agent.ApprovalResolved, agent.InputReceived, agent.LimitReachedType, agent.RunPaused, agent.RunUnpaused,
 		agent.RunReopened, agent.RunForked:
