@@ -232,7 +232,8 @@ func (l *Ledger) cancel(ctx context.Context, runID string, epoch int, by, reason
 			return err
 		}
 		if taken.RowsAffected() > 0 {
-			return t.end(ctx, agent.FinishCall{Status: agent.Cancelled, By: by, Error: &agent.Error{Code: agent.CodeCancelled, Message: reason}}, false)
+			return t.endUnstarted(ctx, agent.FinishCall{Scope: agent.Scope{RunID: runID}, Status: agent.Cancelled, By: by,
+				Error: &agent.Error{Code: agent.CodeCancelled, Message: reason}})
 		}
 		t.writes.Queue(`UPDATE agent_executions SET status = 'cancelling' WHERE run_id = $1`, runID)
 		t.stops = true

@@ -53,7 +53,7 @@ func (l *Ledger) endBelow(ctx context.Context, call agent.FinishCall, status age
 
 // StoppedCommands lists what became of the commands of a run that were open when somebody asked its execution to stop, in the
 // order in which they were emitted; those that were scheduled and have not begun come last. Where nobody has asked, since the
-// run was stopped in Temporal, they are those that its end left without a result.
+// execution never began or was stopped in Temporal, they are those that its end left without a result.
 func (l *Ledger) StoppedCommands(ctx context.Context, runID string) ([]agent.StoppedCommand, error) {
 	rows, err := l.pool.Query(ctx, `SELECT c.command_id, c.node_id, c.kind, c.tool, c.effect_class, c.state,
 			coalesce((e.event_data ->> 'never_started')::boolean, false), r.finished_at IS NOT NULL
@@ -68,7 +68,7 @@ func (l *Ledger) StoppedCommands(ctx context.Context, runID string) ([]agent.Sto
 			WHEN 'released' THEN true
 			WHEN 'in_doubt' THEN true
 			WHEN 'fenced' THEN c.owner_epoch = r.epoch
-			ELSE CASE WHEN asked.after IS NULL THEN c.state = 'aborted' ELSE c.sequence_number = 0 OR c.sequence_number > asked.after END
+			ELSE CASE WHEN asked.after IS NULL THEN e.epoch = r.epoch ELSE c.sequence_number = 0 OR c.sequence_number > asked.after END
 		END
 		ORDER BY c.state = 'fenced', c.emitted_at, c.command_id`, runID)
 	if err != nil {

@@ -113,13 +113,42 @@ func TestStoppedCommands(t *testing.T) {
 	require.Equal(t, want, b.stopped(t, run))
 
 	// Another execution of the run is stopped for itself.
-	b.exec(t, `UPDATE agent_executions SET epoch = 2, status = 'running', finished_at = NULL WHERE run_id = $1`, run.RunID)
-	b.exec(t, `DELETE FROM commands WHERE state IN ('in_doubt', 'released')`)
+	_, err = b.Resume(t.Context(), agent.Resume{RunID: run.RunID})
+	require.NoError(t, err)
+	b.started(t, run)
 	next := command{run: run, id: "a#next", inner: true, epoch: 2}
 	b.begins(t, next)
 	_, err = b.RequestCancel(t.Context(), owner, run.RunID, "me", "again")
 	require.NoError(t, err)
-	require.Equal(t, map[string]agent.StopOutcome{"a#next": agent.StopOpen, "a#mails": agent.StopCommitted}, b.stopped(t, run))
+	want = map[string]agent.StopOutcome{"a#fails": agent.StopOpen, "a#next": agent.StopOpen, "a#doubted": agent.StopInDoubt, "a#doubts": agent.StopOpen}
+	require.Equal(t, want, b.stopped(t, run))
+}
+
+// A run that was resumed, and cancelled before that began: what waited to be tried again has not been.
+func TestCancelOfAResumeThatNeverBegan(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	a := command{run: run, id: "a"}
+	b.concludes(t, a, b.begins(t, a), agent.CommandFailed, agent.Failed(agent.CodeToolFailed, "no"))
+	aborted := command{run: run, id: "a#1", inner: true}
+	b.begins(t, aborted)
+	b.finish(t, run, agent.FailedStatus)
+	for range 2 {
+		_, err := b.Resume(t.Context(), agent.Resume{RunID: run.RunID})
+		require.NoError(t, err)
+		asked, err := b.RequestCancel(t.Context(), owner, run.RunID, "me", "enough")
+		require.NoError(t, err)
+		require.Equal(t, agent.Cancelled, asked.Status)
+		require.Equal(t, agent.CommandAborted, b.row(t, a).State)
+		b.requireVerifies(t, run)
+	}
+	require.Equal(t, agent.RunCancelled, b.types(t, run, 1)[len(b.types(t, run, 1))-1])
+
+	_, err := b.Resume(t.Context(), agent.Resume{RunID: run.RunID})
+	require.NoError(t, err)
+	a.epoch = 4
+	require.Equal(t, agent.MayExecute, b.begin(t, a).Verdict, "the next execution tries it again")
 }
 
 func TestStoppedCommandsWhereNobodyAsked(t *testing.T) {
