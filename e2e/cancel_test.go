@@ -240,3 +240,62 @@ func TestCancelWhileTemporalIsAway(t *testing.T) {
 	require.Equal(t, http.StatusOK, status)
 	require.Equal(t, want, answer.outcomes())
 }
+
+// TestCancelRaces asks runs to stop at any moment, twice at once. Each ends once, and every answer tells of that end.
+func TestCancelRaces(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, localConfig)
+	worker := s.startWorker(t)
+	_, c := s.startAPI(t, 0)
+	ends := map[agent.EventType]int{}
+	for n := range 16 {
+		run := c.post(t, object{"input": fmt.Sprintf("What is %d * 3, and what time is it?", n)})
+		frames := tail(t, c.send(t.Context(), t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/events?profile=ledger",
+			http.Header{"Accept": {"text/event-stream"}}, nil))
+		for range n * 2 { // a run has 24 events
+			receive(t, frames, "the run does not go on")
+		}
+		answers := make(chan *http.Response, 2)
+		for _, reason := range []string{"one", "two"} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.url+"/api/v1/agent/runs/"+run.RunID+"/cancel",
+				strings.NewReader(`{"wait": 60, "reason": "`+reason+`"}`))
+			require.NoError(t, err)
+			req.Header.Set("Content-Type", "application/json")
+			go func() {
+				res, _ := http.DefaultClient.Do(req)
+				answers <- res
+			}()
+		}
+		statuses := []agent.Status{}
+		for range 2 {
+			res := receive(t, answers, "the cancellation is not answered")
+			require.NotNil(t, res)
+			answer := stopping{Status: agent.Completed} // when it came too late
+			if res.StatusCode != http.StatusConflict {
+				require.Equal(t, http.StatusOK, res.StatusCode)
+				require.NoError(t, json.NewDecoder(res.Body).Decode(&answer))
+			}
+			require.NoError(t, res.Body.Close())
+			for _, command := range answer.Commands {
+				require.NotEqual(t, agent.StopOpen, command.Outcome)
+			}
+			statuses = append(statuses, answer.Status)
+		}
+		require.Equal(t, statuses[0], statuses[1])
+		record := c.finished(t, run.RunID)
+		end := record[len(record)-1].Event
+		require.Equal(t, "run_"+string(statuses[0]), string(end.Type))
+		require.Equal(t, 1, count(record, agent.RunCancelled)+count(record, agent.RunCompleted))
+		ends[end.Type]++
+	}
+	require.Len(t, ends, 2, "%v", ends)
+
+	// With no worker, a run that was never started ends at once.
+	worker.stop(t)
+	run := c.post(t, object{"input": question})
+	answer, status := c.cancel(t, run.RunID, object{"wait": 0})
+	require.Equal(t, http.StatusOK, status)
+	require.Equal(t, stopping{Status: agent.Cancelled, Commands: []agent.StoppedCommand{}}, answer)
+	s.startWorker(t)
+	require.Len(t, c.finished(t, run.RunID), 3)
+}
