@@ -102,7 +102,7 @@ func until(t testing.TB, frames <-chan frame, typ agent.EventType) frame {
 	}
 }
 
-// R0-16: a cancellation reaches whatever a run is doing, and its answer says what became of it. The times are printed, and bounded
+// R4-24: a cancellation reaches whatever a run is doing, and its answer says what became of it. The times are printed, and bounded
 // only by the test's patience.
 func TestCancelARunAtWork(t *testing.T) {
 	t.Parallel()
