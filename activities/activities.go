@@ -36,6 +36,13 @@ type Reader interface {
 	Steered(ctx context.Context, runID string) (messages []agent.Message, heard map[string]int64, err error)
 }
 
+// Stopper tells of runs whose effects have to stop.
+type Stopper interface {
+	// SubscribeStops gives a channel that is sent to when the run is being cancelled or has ended. News may come for nothing, and
+	// may be lost: Renew says where the run stands.
+	SubscribeStops(runID string) (news <-chan struct{}, cancel func())
+}
+
 // Ender writes what is not a command's.
 type Ender interface {
 	Record(ctx context.Context, call agent.RecordCall) (agent.RecordReply, error)
@@ -53,6 +60,7 @@ type Output interface {
 // Ledger is all that activities need of the ledger.
 type Ledger interface {
 	Gate
+	Stopper
 	Reader
 	Ender
 	Output

@@ -37,6 +37,8 @@ type command struct {
 	asked policy.Command
 	// with makes the same command with other arguments, those of an approval; nil for a command that is never asked about.
 	with func(ctx context.Context, arguments json.RawMessage) (command, error)
+	// stops has news when the run may have to stop. It is nil for an effect within a tool, which stops with the tool's.
+	stops <-chan struct{}
 }
 
 // dispatch tells an effect which of its executions it is.
@@ -61,8 +63,10 @@ type effectResult struct {
 
 // Timing of the gate.
 const (
-	renewEvery     = 5 * time.Second
-	heartbeatEvery = 2 * time.Second
+	renewEvery = 5 * time.Second
+	// heartbeatEvery, with what it takes Temporal to be told, is how late an effect hears of a cancellation when the ledger's own
+	// news of it is lost.
+	heartbeatEvery = 1500 * time.Millisecond
 	ledgerTimeout  = 10 * time.Second
 	beginTimeout   = 15 * time.Second // with the commit's, what the workflow allows beyond the effect's time
 	// commitTimeout bounds the attempts to write a result whose effect has taken place.
@@ -91,6 +95,10 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 
 	stopHeartbeat := heartbeat(durable)
 	defer stopHeartbeat()
+	// Before the command begins: what is asked for after that is news.
+	stops, unsubscribe := a.ledger.SubscribeStops(c.call.RunID)
+	defer unsubscribe()
+	c.stops = stops
 
 	a.at(ctx, agent.BeforeBegin, c.call)
 	a.prepare(durable, &c, by)
@@ -124,6 +132,7 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 			if c, err = c.with(durable, begun.Row.Approval.Edited); err != nil {
 				return agent.CommandRow{}, crossing(err)
 			}
+			c.stops = stops
 			a.prepare(durable, &c, by)
 			continue
 		case agent.MustAwait:
@@ -200,6 +209,9 @@ func (a *Activities) execute(ctx context.Context, c command, begun agent.Begun) 
 	durable := context.WithoutCancel(ctx)
 	if begun.Remaining <= 0 {
 		return a.conclude(durable, c, begun, agent.Transient(agent.CodeTimeout, "the deadline passed before the effect began"), nil, 0)
+	}
+	if why := endOf(ctx); why != nil {
+		return a.conclude(durable, c, begun, agent.Transient(agent.CodeCancelled, "%w before the effect began", why), nil, 0)
 	}
 	effectCtx, end := a.effectContext(ctx, c, begun)
 	defer end()
@@ -305,6 +317,8 @@ func (a *Activities) effectContext(ctx context.Context, c command, begun agent.B
 				grace = timer.C
 			case <-grace:
 				cancel(errShutdown)
+			case <-c.stops:
+				a.renew(effect, c, begun, cancel)
 			case <-renew.C:
 				a.renew(effect, c, begun, cancel)
 			}

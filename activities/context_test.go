@@ -29,15 +29,18 @@ type memory struct {
 	away     bool // the database does not answer
 	renewed  []time.Time
 	discards []time.Duration
+	stops    chan struct{}
 	// at is called at the boundaries of the gate, nil for nothing.
 	at func(context.Context, agent.Boundary, agent.Call)
 }
 
 func newMemory(class agent.EffectClass) *memory {
-	m := &memory{status: agent.Running, plan: &agent.Plan{Nodes: []agent.Node{{ID: "a", Kind: agent.ToolNode, Tool: toolOf(class), Args: json.RawMessage(`{}`)}}}}
+	m := &memory{status: agent.Running, stops: make(chan struct{}, 1), plan: &agent.Plan{Nodes: []agent.Node{{ID: "a", Kind: agent.ToolNode, Tool: toolOf(class), Args: json.RawMessage(`{}`)}}}}
 	m.run = agent.Run{RunID: "run", Epoch: 1, Definition: agent.Definition{Tools: []agent.ToolRef{{Name: toolOf(class), Effect: class}}}}
 	return m
 }
+
+func (m *memory) SubscribeStops(string) (<-chan struct{}, func()) { return m.stops, func() {} }
 
 var errAway = errors.New("no route to host")
 
@@ -191,6 +194,18 @@ func TestWhatEndsAnEffect(t *testing.T) {
 			time.AfterFunc(time.Second, func() { m.set(func() { m.status = agent.Cancelling }) })
 			return try{}
 		}, took: 5 * time.Second, cause: "the run is being cancelled", idem: agent.OutcomeAborted, ext: agent.OutcomeInDoubt},
+		"the user cancels, says the ledger's news": {how: func(m *memory) try {
+			time.AfterFunc(time.Second, func() { m.set(func() { m.status = agent.Cancelling }); m.stops <- struct{}{} })
+			return try{}
+		}, took: time.Second, cause: "the run is being cancelled", idem: agent.OutcomeAborted, ext: agent.OutcomeInDoubt},
+		"the run has ended, says the ledger's news": {how: func(m *memory) try {
+			time.AfterFunc(time.Second, func() { m.set(func() { m.row.State = agent.CommandAborted }); m.stops <- struct{}{} })
+			return try{}
+		}, took: time.Second, cause: "another execution has taken the command over", code: agent.CodeSuperseded},
+		"the news comes for nothing": {how: func(m *memory) try {
+			time.AfterFunc(time.Second, func() { m.stops <- struct{}{} })
+			return try{}
+		}, took: 30 * time.Second, idem: agent.OutcomeCommitted, ext: agent.OutcomeCommitted},
 		"a heartbeat is lost": {how: func(*memory) try { return try{context: after(3*time.Second, errors.New("rpc: unavailable"))} },
 			took: 30 * time.Second, idem: agent.OutcomeCommitted, ext: agent.OutcomeCommitted},
 		"a heartbeat is lost, then the user cancels": {how: func(m *memory) try {
@@ -251,6 +266,24 @@ func TestWhatEndsAnEffect(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// An external effect that never began is not in doubt.
+func TestCancelledBeforeTheEffectBegan(t *testing.T) {
+	t.Parallel()
+	for _, class := range []agent.EffectClass{agent.Idempotent, agent.External} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory(class)
+			e := inBubble(t, m, try{context: func(ctx context.Context) context.Context {
+				ctx, cancel := context.WithCancelCause(ctx)
+				cancel(temporal.NewCanceledError())
+				return ctx
+			}}, time.Minute, 0, stopped)
+			requireCode(t, e.err, agent.CodeCancelled, true)
+			require.Zero(t, e.effects)
+			require.Equal(t, agent.Released, m.row.State)
+		})
 	}
 }
 
@@ -315,7 +348,7 @@ func TestLeaseIsRenewedWhileAnEffectIsAtWork(t *testing.T) {
 			at = append(at, r.Sub(began))
 		}
 		require.Equal(t, []time.Duration{5 * time.Second, 10 * time.Second, 15 * time.Second, 20 * time.Second}, at)
-		require.Equal(t, 1+11, beats, "one from the first line on, then every two seconds")
+		require.Equal(t, 1+14, beats, "one from the first line on, then every second and a half")
 	})
 }
 

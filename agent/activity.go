@@ -308,6 +308,8 @@ type Intent struct {
 	Epoch  int    `json:"epoch,omitempty"`
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
+	// After is the number of the conversation's last event when a cancellation was asked for.
+	After int64 `json:"after,omitempty"`
 	// CommandID and DispatchNo name the dispatch that was resolved; CommandID alone the command that was approved or not.
 	CommandID  string `json:"command_id,omitempty"`
 	DispatchNo int    `json:"dispatch_no,omitempty"`

@@ -190,6 +190,8 @@ type (
 		Kind   CommandKind `json:"kind"`
 		Tool   string      `json:"tool,omitempty"`
 		Reason string      `json:"reason"`
+		// NeverStarted: no effect was at work. It waited for its next try.
+		NeverStarted bool `json:"never_started,omitempty"`
 	}
 
 	// CommandInDoubtData says that nobody knows whether an effect took place.

@@ -407,6 +407,8 @@ func TestLedgersAgree(t *testing.T) {
 		"given up":      {a.begin(nil), a.settle(agent.CodeTimeout), a.commit(1, false), later.begin(nil)},
 		"refused":       {a.begin(func(begin *agent.Begin) { begin.Refusal = &agent.Refusal{Decision: "forbid", Reason: "no"} }), later.begin(nil)},
 		"cancelled":     {a.begin(nil), b.begin(nil), cancelled, again.begin(nil), answer.begin(nil), a.settle(agent.CodeCancelled), facts.finish(agent.Cancelled), cancelled},
+		"cancelled between tries": {a.begin(nil), a.conclude(1, agent.Released), b.begin(nil), b.conclude(1, agent.Released), cancelled,
+			a.settle(agent.CodeCancelled), facts.finish(agent.Cancelled)},
 		"cut off":       {a.begin(nil), b.begin(nil), b.conclude(1, agent.Released), call.begin(nil), facts.finish(agent.FailedStatus)},
 		"facts":         {facts.record(""), a.begin(nil), b.begin(nil), b.begin(nil), facts.record(agent.Waiting), facts.record(agent.InDoubt)},
 		"in doubt":      {out.begin(nil), out.expire(), outAgain.begin(nil), facts.record(agent.InDoubt), outAgain.begin(nil), out.resolve(agent.OutcomeCommitted), later.begin(nil)},

@@ -26,6 +26,8 @@ type memory struct {
 	messages       []agent.Message
 	// answers are what a person says of commands in doubt.
 	answers map[string]agent.Resolution
+	// stops are those who wait for news of a run that is to stop.
+	stops map[chan struct{}]string
 }
 
 // run is the record of a run.
@@ -58,7 +60,8 @@ type row struct {
 }
 
 func newMemory(tx agent.Tx) *memory {
-	return &memory{tx: tx, conversationID: newID(), runs: map[string]*run{}, answers: map[string]agent.Resolution{}}
+	return &memory{tx: tx, conversationID: newID(), runs: map[string]*run{}, answers: map[string]agent.Resolution{},
+		stops: map[chan struct{}]string{}}
 }
 
 func newID() string { return uuid.Must(uuid.NewV7()).String() }
@@ -237,7 +240,28 @@ func (m *memory) cancel(runID string) (asked bool) {
 		return false
 	}
 	r.Status = agent.Cancelling
+	for ch, id := range m.stops {
+		if id == runID {
+			select {
+			case ch <- struct{}{}:
+			default:
+			}
+		}
+	}
 	return true
+}
+
+// SubscribeStops gives a channel that is sent to when the run is being cancelled.
+func (m *memory) SubscribeStops(runID string) (news <-chan struct{}, cancel func()) {
+	ch := make(chan struct{}, 1)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stops[ch] = runID
+	return ch, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.stops, ch)
+	}
 }
 
 // expire lets time pass until the lease of a command is over, which is what it takes Temporal to notice a lost worker.

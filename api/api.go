@@ -146,7 +146,7 @@ func (a *API) endpoints() []route {
 		{"GET", run + "/replay-context", auth.Viewer, brief, a.getReplayContext},
 		{"GET", run + "/trace", auth.Viewer, brief, a.getTrace},
 		{"GET", run + "/verify", auth.Operator, brief, a.getVerification},
-		{"POST", run + "/cancel", auth.User, brief, a.postCancel},
+		{"POST", run + "/cancel", auth.User, lasting, a.postCancel},
 		{"POST", run + "/resume", auth.User, brief, a.postResume},
 
 		{"GET", root + "/conversations", auth.Viewer, brief, a.getConversations},

@@ -34,6 +34,7 @@ type fakeLedger struct {
 	cancels       []string
 	behind        map[string][]agent.RunAhead
 	resolutions   []string
+	stopped       []agent.StoppedCommand
 	chunks        []agent.OutputChunk
 	now           time.Time
 }
@@ -210,7 +211,7 @@ func (l *fakeLedger) RequestCancel(_ context.Context, owner, runID, by, reason s
 	defer l.mu.Unlock()
 	r := l.runs[runID]
 	if r.Status.Terminal() {
-		return agent.Run{}, &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + runID + " has ended"}
+		return agent.Run{}, &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + runID + " has ended: " + string(r.Status)}
 	}
 	l.cancels = append(l.cancels, owner+" "+by+" "+reason)
 	r.Status = agent.Cancelling
@@ -237,6 +238,12 @@ func (l *fakeLedger) LatestRun(_ context.Context, conversationID string) (runID 
 		}
 	}
 	return "", false, &agent.NotFoundError{What: "run", ID: conversationID}
+}
+
+func (l *fakeLedger) StoppedCommands(context.Context, string) ([]agent.StoppedCommand, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stopped, nil
 }
 
 func (l *fakeLedger) Resolve(_ context.Context, owner, runID, commandID string, r agent.Resolution) (agent.Command, error) {

@@ -66,6 +66,8 @@ type CommandReader interface {
 	// Command gives one command with its whole result.
 	Command(ctx context.Context, runID, commandID string) (agent.Command, error)
 	Checkpoints(ctx context.Context, runID string) ([]agent.Checkpoint, error)
+	// StoppedCommands tells what became of the commands that were open when the run was asked to stop.
+	StoppedCommands(ctx context.Context, runID string) ([]agent.StoppedCommand, error)
 }
 
 // ConversationReader reads conversations.

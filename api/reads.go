@@ -189,38 +189,6 @@ func (a *API) settled(ctx context.Context, object runObject) (runObject, error) 
 	return object, nil
 }
 
-// postCancel asks a run to stop. It answers with the run as it is then: most are still cancelling.
-func (a *API) postCancel(w http.ResponseWriter, r *http.Request) error {
-	var body struct {
-		Reason string `json:"reason"`
-	}
-	if _, err := a.readBody(w, r, &body); err != nil {
-		return err
-	}
-	if len(body.Reason) > maxReason {
-		return faultyBody(http.StatusUnprocessableEntity, "invalid-request", []fault{{"/reason", fmt.Sprintf("longer than %d bytes", maxReason)}})
-	}
-	run, err := a.run(r)
-	if err != nil {
-		return err
-	}
-	run, err = a.cfg.Ledger.RequestCancel(r.Context(), caller(r).Owner, run.RunID, a.by(r, ""), body.Reason)
-	if err != nil {
-		return err
-	}
-	object, err := a.runObject(r.Context(), run)
-	if err != nil {
-		return err
-	}
-	if run.Status.Terminal() {
-		return writeJSON(w, http.StatusOK, object)
-	}
-	w.Header().Set("Location", runPath(run.RunID))
-	return writeJSON(w, http.StatusAccepted, object)
-}
-
-const maxReason = 1000
-
 func (a *API) getCommands(w http.ResponseWriter, r *http.Request) error {
 	run, err := a.run(r)
 	if err != nil {

@@ -451,25 +451,6 @@ func TestVerifyWithoutAVerifier(t *testing.T) {
 	require.NotEmpty(t, v.Differences)
 }
 
-func TestCancel(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	run := history(b)
-	path := "/api/v1/agent/runs/" + run.RunID + "/cancel"
-	requireProblem(t, b.do("POST", path, `{"why":"x"}`), 400, "invalid-body", "/why")
-	requireProblem(t, b.do("POST", path, `{"reason":7}`), 422, "invalid-request", "/reason")
-	requireProblem(t, b.do("POST", path, `{"reason":"`+strings.Repeat("x", 1001)+`"}`), 422, "invalid-request", "/reason")
-	requireProblem(t, b.do("POST", path, "", "Origin: https://evil.example"), 403, "foreign-origin", "")
-	require.Empty(t, b.ledger.cancels)
-	w := b.do("POST", path, `{"reason":"enough"}`)
-	require.Equal(t, 202, w.Code)
-	require.Equal(t, agent.Cancelling, document[runObject](t, w).Status)
-	require.Equal(t, []string{"local local enough"}, b.ledger.cancels)
-	require.Equal(t, 202, b.do("POST", path, "").Code, "an empty body will do")
-	b.ledger.end(run.RunID, agent.Cancelled)
-	requireProblem(t, b.do("POST", path, ""), 409, "run-ended", "")
-}
-
 func TestAgentsAndTools(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

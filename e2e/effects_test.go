@@ -35,6 +35,10 @@ func startEffects(t testing.TB) *effects {
 		}
 		e.answer(w, r)
 	})
+	mux.HandleFunc("/busy", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "600")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
 	e.Server = httptest.NewServer(mux)
 	t.Cleanup(func() { e.letGo(); e.Close() })
 	return e

@@ -200,8 +200,9 @@ func (t *txn) accept(a agent.Acceptance, place *turn) error {
 	return nil
 }
 
-// RequestCancel asks a run to stop. One that waits for its turn, or was never handed to Temporal, ends at once; any other is told
-// by its dispatcher. Asking a run that is being cancelled changes nothing.
+// RequestCancel asks a run, and every run below it, to stop. One that waits for its turn, or was never handed to Temporal, ends at once; any other is
+// told by its dispatcher, and its effects by the news of SubscribeStops. Asking a run that is being cancelled changes nothing:
+// the first word stands.
 //
 // Errors: *agent.NotFoundError, and *agent.ConflictError when the run has ended.
 func (l *Ledger) RequestCancel(ctx context.Context, owner, runID, by, reason string) (agent.Run, error) {
@@ -209,7 +210,18 @@ func (l *Ledger) RequestCancel(ctx context.Context, owner, runID, by, reason str
 	if err != nil {
 		return run, err
 	}
-	err = l.write(ctx, txnScope{runID: runID, epoch: run.Epoch, changesRun: true}, func(t *txn) error {
+	if err := l.cancel(ctx, runID, run.Epoch, by, reason); err != nil {
+		return agent.Run{}, err
+	}
+	if err := l.cancelBelow(ctx, runID, agent.Cancelled, by); err != nil {
+		return agent.Run{}, err
+	}
+	return l.Run(ctx, owner, runID)
+}
+
+// cancel asks one run to stop. The epoch is the one it was last seen in; who asks means the run, whatever its epoch is.
+func (l *Ledger) cancel(ctx context.Context, runID string, epoch int, by, reason string) error {
+	err := l.write(ctx, txnScope{runID: runID, epoch: epoch, anyEpoch: true, changesRun: true}, func(t *txn) error {
 		switch {
 		case t.run.status.Terminal():
 			return &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + runID + " has ended: " + string(t.run.status)}
@@ -224,20 +236,22 @@ func (l *Ledger) RequestCancel(ctx context.Context, owner, runID, by, reason str
 		// A start that no dispatcher has tried yet is taken back. The dispatcher claims an intent, in a transaction of its own,
 		// before it talks to Temporal, so that nobody starts what was taken back.
 		taken, err := t.tx.Exec(ctx, `UPDATE intents SET delivered_at = clock_timestamp(), last_error = 'cancelled before it started'
-			WHERE run_id = $1 AND epoch = $2 AND kind = 'start' AND delivered_at IS NULL AND attempts = 0`, runID, run.Epoch)
+			WHERE run_id = $1 AND epoch = $2 AND kind = 'start' AND delivered_at IS NULL AND attempts = 0`, runID, t.run.epoch)
 		if err != nil {
 			return err
 		}
 		if waited || taken.RowsAffected() > 0 {
-			return t.end(ctx, agent.FinishCall{Status: agent.Cancelled, By: by, Error: &agent.Error{Code: agent.CodeCancelled, Message: reason}}, false)
+			return t.endUnstarted(ctx, agent.FinishCall{Scope: agent.Scope{RunID: runID}, Status: agent.Cancelled, By: by,
+				Error: &agent.Error{Code: agent.CodeCancelled, Message: reason}})
 		}
 		t.writes.Queue(`UPDATE agent_executions SET status = 'cancelling' WHERE run_id = $1`, runID)
-		return t.ask(CancelIntent, agent.Intent{By: textSafe(by), Reason: textSafe(reason)})
+		t.stops = true
+		return t.ask(CancelIntent, agent.Intent{By: textSafe(by), Reason: textSafe(reason), After: t.last})
 	})
 	if err != nil {
-		return agent.Run{}, fmt.Errorf("cancel run %s: %w", runID, err)
+		return fmt.Errorf("cancel run %s: %w", runID, err)
 	}
-	return l.Run(ctx, owner, runID)
+	return nil
 }
 
 // ask queues an intent for the run's execution.

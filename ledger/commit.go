@@ -293,7 +293,7 @@ func (t *txn) decide(d agent.Dispatch, state agent.CommandState, reason *agent.E
 			agent.CommandFailedData{Kind: c.Kind, Tool: c.Tool, Error: reason, LatencyMS: latencyMS})
 	case agent.CommandAborted:
 		err = t.event(agent.CommandAbortType, c.NodeID, c.CommandID, c.DispatchNo,
-			agent.CommandAbortedData{Kind: c.Kind, Tool: c.Tool, Reason: reason.Message})
+			agent.CommandAbortedData{Kind: c.Kind, Tool: c.Tool, Reason: reason.Message, NeverStarted: c.State == agent.Released})
 	case agent.CommandInDoubt:
 		err = t.event(agent.CommandDoubtType, c.NodeID, c.CommandID, c.DispatchNo,
 			agent.CommandInDoubtData{Kind: c.Kind, Tool: c.Tool, Reason: reason.Message})

@@ -104,7 +104,8 @@ func (t *txn) settle(call agent.SettleCall) error {
 }
 
 // Finish ends an execution: it settles the commands that are open, writes the facts, the final message and the terminal
-// event, and sets the status, in one transaction. A second call for the same epoch tells what the first one wrote.
+// event, and sets the status, in one transaction. A second call for the same epoch tells what the first one wrote. When the run
+// has not completed, the open runs below it are asked to stop.
 func (l *Ledger) Finish(ctx context.Context, call agent.FinishCall) (agent.FinishReply, error) {
 	var reply agent.FinishReply
 	scope := txnScope{runID: call.RunID, epoch: call.Epoch, facts: call.Facts, changesRun: true, witness: &reply.Witness}
@@ -125,6 +126,9 @@ func (l *Ledger) Finish(ctx context.Context, call agent.FinishCall) (agent.Finis
 	})
 	if err != nil {
 		return agent.FinishReply{}, fmt.Errorf("finish run %s: %w", call.RunID, err)
+	}
+	if err := l.endBelow(ctx, call, reply.Status); err != nil {
+		return agent.FinishReply{}, err
 	}
 	return reply, nil
 }
@@ -216,6 +220,7 @@ func (t *txn) end(ctx context.Context, call agent.FinishCall, started bool) erro
 		t.run.runID, call.Status, output, nullJSON(failure), t.now, started)
 	t.writes.Queue(`DELETE FROM model_output WHERE run_id = $1`, t.run.runID)
 	t.wakeQueue()
+	t.stops = started && call.Status != agent.Completed
 	return nil
 }
 

@@ -125,12 +125,20 @@ func (l *Ledger) EndUnstarted(ctx context.Context, i Intent) (ended bool, err er
 		}
 		t.writes.Queue(`UPDATE intents SET delivered_at = clock_timestamp(), last_error = 'cancelled before it started'
 			WHERE run_id = $1 AND delivered_at IS NULL`, i.RunID)
-		return t.end(ctx, call, false)
+		return t.endUnstarted(ctx, call)
 	})
 	if err != nil {
 		return false, fmt.Errorf("end run %s, which never started: %w", i.RunID, err)
 	}
 	return ended, nil
+}
+
+// endUnstarted ends a run whose execution never began. Commands of an earlier epoch may have waited for it.
+func (t *txn) endUnstarted(ctx context.Context, call agent.FinishCall) error {
+	if err := t.settleOpen(ctx, call); err != nil {
+		return err
+	}
+	return t.end(ctx, call, false)
 }
 
 // StartInput is what an execution of a run starts from: its limits, the plan's shape when there is one, and the state.

@@ -56,7 +56,7 @@ func TestIntentsAreClaimedInOrderPerRun(t *testing.T) {
 	last := b.claim(t)
 	require.Len(t, last, 1)
 	require.Equal(t, ledger.CancelIntent, last[0].Kind)
-	require.JSONEq(t, `{"id": 0, "by": "me", "reason": "enough"}`, string(last[0].Payload))
+	require.JSONEq(t, `{"id": 0, "by": "me", "reason": "enough", "after": 2}`, string(last[0].Payload))
 	require.NoError(t, b.IntentDelivered(t.Context(), last[0]))
 	require.Empty(t, b.claim(t))
 	require.Equal(t, "no\uFFFD Temporal", value[string](t, b, `SELECT last_error FROM intents WHERE id = $1`, intents[2].ID))

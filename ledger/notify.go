@@ -3,6 +3,8 @@ package ledger
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -11,10 +13,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Channels of LISTEN and NOTIFY. The payload of eventsChannel is a list of conversation ids, that of intentsChannel empty.
+// Channels of LISTEN and NOTIFY. The payload of eventsChannel is a list of conversation ids, that of stopsChannel one of run
+// ids, that of intentsChannel empty.
 const (
 	eventsChannel  = "runledger_events"
 	intentsChannel = "runledger_intents"
+	stopsChannel   = "runledger_stops"
 )
 
 const (
@@ -37,12 +41,13 @@ type notifier struct {
 
 	mu            sync.Mutex
 	conversations map[string]struct{}
+	stops         map[string]struct{}
 	intents       bool
 }
 
 func startNotifier(pool *pgxpool.Pool, log *slog.Logger) *notifier {
 	n := &notifier{pool: pool, log: log, wake: make(chan struct{}, 1), done: make(chan struct{}), quit: make(chan struct{}),
-		conversations: map[string]struct{}{}}
+		conversations: map[string]struct{}{}, stops: map[string]struct{}{}}
 	go n.run()
 	return n
 }
@@ -55,6 +60,18 @@ func (n *notifier) news(conversationID string, intent bool) {
 	}
 	n.intents = n.intents || intent
 	n.mu.Unlock()
+	n.due()
+}
+
+// stopping is news for a run whose effects have to stop.
+func (n *notifier) stopping(runID string) {
+	n.mu.Lock()
+	n.stops[runID] = struct{}{}
+	n.mu.Unlock()
+	n.due()
+}
+
+func (n *notifier) due() {
 	select {
 	case n.wake <- struct{}{}:
 	default:
@@ -80,21 +97,21 @@ func (n *notifier) run() {
 
 func (n *notifier) send() {
 	n.mu.Lock()
-	ids := make([]string, 0, len(n.conversations))
-	for id := range n.conversations {
-		ids = append(ids, id)
-	}
+	events, stops := slices.Collect(maps.Keys(n.conversations)), slices.Collect(maps.Keys(n.stops))
 	clear(n.conversations)
+	clear(n.stops)
 	intents := n.intents
 	n.intents = false
 	n.mu.Unlock()
 
 	var batch pgx.Batch
-	for len(ids) > 0 {
-		k := min(len(ids), maxIDsPerNotify)
-		batch.Queue("SELECT pg_notify($1, $2)", eventsChannel, strings.Join(ids[:k], ","))
-		ids = ids[k:]
+	queue := func(channel string, ids []string) {
+		for some := range slices.Chunk(ids, maxIDsPerNotify) {
+			batch.Queue("SELECT pg_notify($1, $2)", channel, strings.Join(some, ","))
+		}
 	}
+	queue(stopsChannel, stops)
+	queue(eventsChannel, events)
 	if intents {
 		batch.Queue("SELECT pg_notify($1, '')", intentsChannel)
 	}
@@ -164,7 +181,7 @@ func (l *listener) listen(ctx context.Context) (connected bool, err error) {
 		return false, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	for _, channel := range []string{eventsChannel, intentsChannel} {
+	for _, channel := range []string{eventsChannel, stopsChannel, intentsChannel} {
 		if _, err := conn.Exec(ctx, "LISTEN "+channel); err != nil {
 			return false, err
 		}
@@ -179,8 +196,12 @@ func (l *listener) listen(ctx context.Context) (connected bool, err error) {
 			l.wakeKey(intentsChannel)
 			continue
 		}
+		prefix := ""
+		if n.Channel == stopsChannel {
+			prefix = stopsKey
+		}
 		for id := range strings.SplitSeq(n.Payload, ",") {
-			l.wakeKey(id)
+			l.wakeKey(prefix + id)
 		}
 	}
 }
@@ -235,4 +256,13 @@ func (l *Ledger) Subscribe(conversationID string) (news <-chan struct{}, cancel 
 // SubscribeIntents is Subscribe for the outbox.
 func (l *Ledger) SubscribeIntents() (news <-chan struct{}, cancel func()) {
 	return l.listener.subscribe(intentsChannel)
+}
+
+// stopsKey stands before the run id in the key of those who wait for a run's stop, whose id may also be a conversation's.
+const stopsKey = "stop "
+
+// SubscribeStops is Subscribe for the effects of a run: news comes when they have to stop, since the run is being cancelled or
+// has ended. It may come for nothing, and be lost; whoever gets it looks where the run stands.
+func (l *Ledger) SubscribeStops(runID string) (news <-chan struct{}, cancel func()) {
+	return l.listener.subscribe(stopsKey + runID)
 }

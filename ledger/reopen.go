@@ -76,6 +76,7 @@ func (t *txn) reopen(ctx context.Context, r agent.Resume) (step int, err error) 
 		before = agent.Stuck
 	}
 	t.run.epoch++
+	t.stops = true // what an execution of an earlier epoch has at work
 	t.run.status = agent.Queued
 	nodes, err := t.planNodes(ctx)
 	if err != nil {

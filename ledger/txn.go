@@ -32,6 +32,7 @@ type txn struct {
 	factNos   []int // one per new event, 0 for none
 	writes    pgx.Batch
 	intent    bool // an intent is among the writes
+	stops     bool // effects of the run that are at work have to stop
 }
 
 // runHead is what a transaction needs of the run's row.
@@ -95,6 +96,9 @@ func (l *Ledger) write(ctx context.Context, scope txnScope, decide func(*txn) er
 func (t *txn) tell(n *notifier) {
 	if len(t.newEvents) > 0 || t.intent {
 		n.news(t.run.conversationID, t.intent)
+	}
+	if t.stops {
+		n.stopping(t.run.runID)
 	}
 	if t.command != nil {
 		t.command.Witness = t.witness()

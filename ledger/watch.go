@@ -71,7 +71,10 @@ func (l *Ledger) EndLost(ctx context.Context, q QuietRun, status agent.Status, r
 	if err != nil {
 		return false, fmt.Errorf("end lost run %s: %w", q.RunID, err)
 	}
-	return ended, nil
+	if ended {
+		err = l.endBelow(ctx, call, status)
+	}
+	return ended, err
 }
 
 // whoCancelled puts the person who asked for the end, if anybody did, in the place of what Temporal says.

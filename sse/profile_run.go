@@ -111,7 +111,9 @@ func runView(t agent.EventType, kind agent.CommandKind) (agent.EventType, []stri
 		return t, []string{"limits", "by", "reason"}
 	case agent.RunReopened:
 		return t, []string{"epoch", "status_before", "by", "reason", "from_step", "node_ids"}
-	case agent.CommandAbortType, agent.CommandDoubtType, agent.CommandReopened, agent.RunCancelled,
+	case agent.CommandAbortType:
+		return t, []string{"kind", "tool", "reason", "never_started"}
+	case agent.CommandDoubtType, agent.CommandReopened, agent.RunCancelled,
 		agent.PlanGenerated, agent.PlanRevised, agent.Progress, agent.RunPaused, agent.RunUnpaused, agent.RunForked:
 	}
 	return t, []string{"kind", "tool", "reason", "by", "message", "epoch"}

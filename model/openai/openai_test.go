@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -422,6 +423,33 @@ func TestCancelWhileTheVendorIsSilent(t *testing.T) {
 			err := <-done
 			require.ErrorIs(t, err, context.Canceled)
 			require.ErrorIs(t, err, &agent.Error{Code: agent.CodeCancelled})
+		})
+	}
+}
+
+// A model is not paid for what nobody reads: the vendor's end of the stream is closed.
+func TestCancelClosesTheStream(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]string{"before the first event": "", "between events": sse(`{"choices":[{"index":0,"delta":{"content":"Hi"}}]}`)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			arrived, gone := make(chan struct{}), make(chan struct{})
+			vendor := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				w.Header().Set("Content-Type", "text/event-stream")
+				_, _ = io.WriteString(w, first)
+				_ = http.NewResponseController(w).Flush()
+				close(arrived)
+				<-r.Context().Done()
+				close(gone)
+			}))
+			t.Cleanup(vendor.Close)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { <-arrived; cancel() }()
+			_, err := open(t, Options{BaseURL: vendor.URL}).Generate(ctx, model.Request{Model: "m", Messages: []model.Message{{Role: model.User, Text: "Hi"}}},
+				func(model.Delta) {})
+			require.ErrorIs(t, err, context.Canceled)
+			<-gone
 		})
 	}
 }

@@ -319,6 +319,37 @@ func TestHTTPRequestTimeoutAndCancel(t *testing.T) {
 	require.Equal(t, agent.CodeTimeout, failure(t, err).Code, "the argument bounds the call")
 }
 
+// A request that is cancelled leaves nothing behind at the server: its connection is closed, whatever had come by then.
+func TestHTTPRequestThatIsCancelledClosesItsConnection(t *testing.T) {
+	t.Parallel()
+	arrived, gone := make(chan struct{}, 10), make(chan string, 10)
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/headers" {
+			w.WriteHeader(http.StatusOK)
+			_, _ = io.WriteString(w, "half of")
+			_ = http.NewResponseController(w).Flush()
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		arrived <- struct{}{}
+		<-r.Context().Done()
+		gone <- r.Method + r.URL.Path
+	})
+	h := newHTTP(t, local)
+	for _, method := range []string{"GET", "POST"} {
+		for _, path := range []string{"/", "/headers"} {
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { <-arrived; cancel() }()
+			args := map[string]any{"method": method, "url": s.URL + path}
+			if method == "POST" {
+				args["body"] = "for you"
+			}
+			_, err := request(ctx, t, h, args)
+			require.Equal(t, agent.CodeCancelled, failure(t, err).Code)
+			require.Equal(t, method+path, <-gone)
+		}
+	}
+}
+
 // deadline is a context whose deadline comes when the test says so.
 type deadline struct {
 	context.Context
