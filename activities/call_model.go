@@ -128,14 +128,7 @@ func (a *Activities) nodeRequest(ctx context.Context, run *agent.Run, plan *agen
 	if !ok {
 		return request, nil, agent.Failed(agent.CodeInternal, "run %s: its plan has no node %s", run.RunID, nodeID)
 	}
-	request = model.Request{Model: run.Definition.Model.Model, Messages: opening(run)}
-	if nodeID == plan.Nodes[len(plan.Nodes)-1].ID {
-		history, err := a.history(ctx, run)
-		if err != nil {
-			return request, nil, err
-		}
-		request.Messages = append(request.Messages, history...)
-	}
+	request = model.Request{Model: run.Definition.Model.Model}
 	var b strings.Builder
 	b.WriteString(node.Prompt)
 	if run.Input != "" {
@@ -159,103 +152,14 @@ func (a *Activities) nodeRequest(ctx context.Context, run *agent.Run, plan *agen
 		}
 		fmt.Fprintf(&b, "\n\nInputs:\n%s", shown)
 	}
-	request.Messages = append(request.Messages, model.Message{Role: model.User, Text: b.String()})
+	asked := model.Message{Role: model.User, Text: b.String()}
+	var history []model.Message
+	var cut leftOut
+	if nodeID == plan.Nodes[len(plan.Nodes)-1].ID {
+		if history, cut.messages, err = a.history(ctx, run, newWindow(budgetOf(run), asked)); err != nil {
+			return request, nil, err
+		}
+	}
+	request.Messages = prompt(run.Definition.Instructions, cut, history, asked)
 	return request, nil, nil
-}
-
-// turnRequest is what a turn of a react loop asks: the conversation up to the run, the user's words, and every earlier turn
-// with what its tools gave. It is made from the record alone, so that every attempt sends the same.
-func (a *Activities) turnRequest(ctx context.Context, run *agent.Run, in agent.ModelCall) (model.Request, error) {
-	request := model.Request{Model: run.Definition.Model.Model, Messages: opening(run)}
-	for _, t := range run.Definition.Tools {
-		request.Tools = append(request.Tools, model.Tool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema})
-	}
-	history, err := a.history(ctx, run)
-	if err != nil {
-		return request, err
-	}
-	request.Messages = append(request.Messages, history...)
-	request.Messages = append(request.Messages, model.Message{Role: model.User, Text: userText(run)})
-	turns, err := a.turns(ctx, in)
-	request.Messages = append(request.Messages, turns...)
-	return request, err
-}
-
-// turns are the messages of a loop's turns before the one that is asked for.
-func (a *Activities) turns(ctx context.Context, in agent.ModelCall) ([]model.Message, error) {
-	var ids []string
-	for turn := 1; turn < in.Turn; turn++ {
-		ids = append(ids, agent.TurnCommandID(in.NodeID, turn))
-	}
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	answers, err := a.ledger.Results(ctx, in.RunID, ids)
-	if err != nil {
-		return nil, err
-	}
-	replies := make([]model.Reply, len(ids))
-	var toolIDs []string
-	for i, id := range ids {
-		if err := json.Unmarshal(answers[id].Result, &replies[i]); err != nil {
-			return nil, agent.Failed(agent.CodeInternal, "run %s: command %s has no answer on record", in.RunID, id)
-		}
-		for k := range replies[i].ToolCalls {
-			toolIDs = append(toolIDs, agent.TurnToolCommandID(in.NodeID, i+1, k))
-		}
-	}
-	results, err := a.ledger.Results(ctx, in.RunID, toolIDs)
-	if err != nil {
-		return nil, err
-	}
-	var messages []model.Message
-	for i, reply := range replies {
-		messages = append(messages, model.Message{Role: model.Assistant, Text: reply.Text, ToolCalls: reply.ToolCalls})
-		for k, asked := range reply.ToolCalls {
-			id := agent.TurnToolCommandID(in.NodeID, i+1, k)
-			r, ok := results[id]
-			if !ok {
-				return nil, agent.Failed(agent.CodeInternal, "run %s: command %s has no outcome on record", in.RunID, id)
-			}
-			text := string(r.Result)
-			if r.State != agent.Committed {
-				text = "The call failed. " + r.Error.Error()
-			}
-			messages = append(messages, model.Message{Role: model.ToolRole, Text: text, ToolCallID: asked.ID, ToolName: asked.Name})
-		}
-	}
-	return messages, nil
-}
-
-// opening is the system message, if the agent has instructions.
-func opening(run *agent.Run) []model.Message {
-	if run.Definition.Instructions == "" {
-		return nil
-	}
-	return []model.Message{{Role: model.System, Text: run.Definition.Instructions}}
-}
-
-// history is the conversation before the run.
-func (a *Activities) history(ctx context.Context, run *agent.Run) ([]model.Message, error) {
-	earlier, err := a.ledger.History(ctx, run.ConversationID, run.StartSequence)
-	if err != nil {
-		return nil, err
-	}
-	messages := make([]model.Message, len(earlier))
-	for i, m := range earlier {
-		messages[i] = model.Message{Role: model.Role(m.Role), Text: m.Content}
-	}
-	return messages, nil
-}
-
-// userText is what the user said, with the texts that were sent along.
-func userText(run *agent.Run) string {
-	var b strings.Builder
-	b.WriteString(run.Input)
-	for _, at := range run.Attachments {
-		if at.Text != "" {
-			fmt.Fprintf(&b, "\n\nAttachment %s (%s):\n%s", at.Name, at.MediaType, at.Text)
-		}
-	}
-	return b.String()
 }

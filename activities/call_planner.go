@@ -90,17 +90,16 @@ func (a *Activities) plannerRequest(ctx context.Context, run *agent.Run) (model.
 	if err != nil {
 		return request, err
 	}
-	prompt := fmt.Sprintf(plannerPrompt, tools)
+	instructions := fmt.Sprintf(plannerPrompt, tools)
 	if run.Definition.Instructions != "" {
-		prompt += "\n\nThe agent's instructions, for the answer:\n" + run.Definition.Instructions
+		instructions += "\n\nThe agent's instructions, for the answer:\n" + run.Definition.Instructions
 	}
-	history, err := a.history(ctx, run)
+	asked := model.Message{Role: model.User, Text: userText(run)}
+	history, cut, err := a.history(ctx, run, newWindow(budgetOf(run), asked))
 	if err != nil {
 		return request, err
 	}
-	request.Messages = append(request.Messages, model.Message{Role: model.System, Text: prompt})
-	request.Messages = append(request.Messages, history...)
-	request.Messages = append(request.Messages, model.Message{Role: model.User, Text: userText(run)})
+	request.Messages = prompt(instructions, leftOut{messages: cut}, history, asked)
 	return request, nil
 }
 
