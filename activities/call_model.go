@@ -93,7 +93,14 @@ func (a *Activities) modelCommand(c command, run *agent.Run, kind agent.CommandK
 	return c, nil
 }
 
+// maxModelName bounds what an event shows of a vendor's name of a model.
+const maxModelName = 200
+
 func modelResult(call agent.Call, reply model.Reply) (effectResult, error) {
+	if n := len(reply.ToolCalls); n > agent.MaxTurnCalls {
+		return effectResult{}, agent.Failed(agent.CodeTooLarge, "command %s: the model asks for %d tool calls at once; at most %d are possible",
+			call.CommandID, n, agent.MaxTurnCalls)
+	}
 	result, err := json.Marshal(reply)
 	if err != nil {
 		return effectResult{}, err
@@ -107,9 +114,9 @@ func modelResult(call agent.Call, reply model.Reply) (effectResult, error) {
 		return effectResult{}, err
 	}
 	r := effectResult{result: result, goesOn: len(reply.ToolCalls) > 0, event: agent.CommandCommittedData{Kind: agent.ModelCommand,
-		Output: agent.ShowValue(text), Finish: string(reply.Finish), Usage: usage, Model: reply.Model}}
+		Output: agent.ShowValue(text), Finish: string(reply.Finish), Usage: usage, Model: agent.Preview(reply.Model, maxModelName)}}
 	for _, t := range reply.ToolCalls {
-		r.event.Tools = append(r.event.Tools, t.Name)
+		r.event.Tools = append(r.event.Tools, agent.ShownName(t.Name))
 	}
 	if len(reply.ToolCalls) > 0 {
 		calls, err := json.Marshal(reply.ToolCalls)

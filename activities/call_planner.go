@@ -12,6 +12,9 @@ import (
 	"runledger/tool"
 )
 
+// maxPlanBytes bounds a plan, which stands whole in its event. One that a caller brings is bounded like every request.
+const maxPlanBytes = 1 << 20
+
 // planSchema is the answer that planners are asked for.
 const planSchema = `{
   "type": "object",
@@ -136,6 +139,9 @@ func planResult(r effectResult, d *agent.Definition, promptHash string) (effectR
 	result, err := json.Marshal(compiled)
 	if err != nil {
 		return effectResult{}, err
+	}
+	if len(result) > maxPlanBytes {
+		return effectResult{}, agent.Failed(agent.CodeTooLarge, "the planner's plan has %d bytes; at most %d are possible", len(result), maxPlanBytes)
 	}
 	ref := d.Model
 	r.plan = &agent.PlanGeneratedData{Source: "planner", TaskGraph: compiled, Hash: inputHash(json.RawMessage(result)), Model: &ref, PromptHash: promptHash}

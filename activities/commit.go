@@ -145,7 +145,7 @@ func (a *Activities) refuse(ctx context.Context, c *command) {
 		decision, reason = policy.Forbid, "the policy could not decide: "+err.Error()
 	}
 	if decision != policy.Execute {
-		c.begin.Refusal = &agent.Refusal{Decision: decision, Reason: reason}
+		c.begin.Refusal = &agent.Refusal{Decision: decision, Reason: agent.Preview(reason, agent.MaxErrorBytes)}
 	}
 }
 
@@ -247,7 +247,27 @@ func (a *Activities) perform(ctx context.Context, c command, effect func(context
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	return effect(ctx)
+	if result, err = effect(ctx); err == nil {
+		err = tooLarge(c, len(result.result))
+	}
+	return result, err
+}
+
+// tooLarge refuses a result that is larger than the record takes, nil when it is not. What an external effect has done stays done:
+// nobody has its result, and a person has to say what became of it.
+func tooLarge(c command, size int) error {
+	if size <= agent.MaxResultBytes {
+		return nil
+	}
+	of := "command " + c.call.CommandID
+	if c.begin.Tool != "" {
+		of += ": tool " + c.begin.Tool
+	}
+	err := agent.Failed(agent.CodeTooLarge, "%s gave a result of %d bytes; at most %d can be kept", of, size, agent.MaxResultBytes)
+	if c.begin.Effect == agent.External && c.tx == nil {
+		err.Fault = agent.FaultUnknown
+	}
+	return err
 }
 
 // effectContext is the context of an effect. A failed heartbeat ends the activity's context, so it is not derived from it:
@@ -333,7 +353,8 @@ func (a *Activities) conclude(ctx context.Context, c command, begun agent.Begun,
 		return agent.CommandRow{}, final(agent.CodeSuperseded, "command %s: %s", c.call.CommandID, end.reason.Message)
 	}
 	own := end.reason.CommandID == c.call.CommandID // else an effect inside of it is in doubt, of which its tool knows nothing
-	if end.state == agent.CommandInDoubt && own && c.reconcile != nil && !errors.Is(cause, errCancelled) {
+	known := errors.Is(cause, errCancelled) || end.reason.Code == agent.CodeTooLarge // asking would tell nothing new
+	if end.state == agent.CommandInDoubt && own && c.reconcile != nil && !known {
 		// Its tool can find out. The next attempt asks it, as if this worker had been lost.
 		end.state, end.retryAfter = agent.Dispatched, firstBackoff
 	}

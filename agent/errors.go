@@ -37,6 +37,7 @@ const (
 	CodeNodeFailed       Code = "NODE_FAILED"        // a node failed and its plan does not go on without it
 	CodeExecutionLost    Code = "EXECUTION_LOST"     // the Temporal execution ended without a word in the ledger
 	CodeStuck            Code = "EXECUTION_STUCK"    // the Temporal execution cannot go on, or is not there
+	CodeTooLarge         Code = "RESULT_TOO_LARGE"   // a result, or an answer of a model, is larger than a run can take
 	CodeInternal         Code = "INTERNAL"           // a fault of Runledger or of what it stands on
 )
 
@@ -93,7 +94,7 @@ func Unknown(code Code, format string, args ...any) *Error {
 
 func newError(fault Fault, code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Code: code, Message: err.Error(), Fault: fault, cause: errors.Unwrap(err)}
+	return &Error{Code: code, Message: Preview(err.Error(), MaxErrorBytes), Fault: fault, cause: errors.Unwrap(err)}
 }
 
 // AsError finds the *Error in err's chain.
