@@ -352,7 +352,7 @@ func (a *Activities) conclude(ctx context.Context, c command, begun agent.Begun,
 	if end.lost {
 		return agent.CommandRow{}, final(agent.CodeSuperseded, "command %s: %s", c.call.CommandID, end.reason.Message)
 	}
-	own := end.reason.CommandID == c.call.CommandID // else an effect inside of it is in doubt, of which its tool knows nothing
+	own := end.reason.CommandID == c.call.CommandID                                  // else an effect inside of it is in doubt, of which its tool knows nothing
 	known := errors.Is(cause, errCancelled) || end.reason.Code == agent.CodeTooLarge // asking would tell nothing new
 	if end.state == agent.CommandInDoubt && own && c.reconcile != nil && !known {
 		// Its tool can find out. The next attempt asks it, as if this worker had been lost.

@@ -100,7 +100,7 @@ func TestSizesOfResults(t *testing.T) {
 	}{
 		"large result":            {agent.RunCompleted, "of 3000002 bytes]"},
 		"long error":              {agent.RunCompleted, "TOOL_FAILED: eeee"},
-		"too large result":        {agent.RunCompleted, "RESULT_TOO_LARGE: command main#1.0: tool big gave a result of 50000002 bytes; at most 16777216 can be kept"},
+		"too large result":        {agent.RunCompleted, "RESULT_TOO_LARGE: command main#1.0: tool big gave a result of 50000002 bytes; at mo"},
 		"large arguments":         {agent.RunCompleted, `read: \"r\"`},
 		"long name":               {agent.RunCompleted, "TOOL_UNKNOWN"},
 		"long text":               {agent.RunCompleted, "tttt"},
