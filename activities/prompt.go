@@ -47,15 +47,16 @@ func (a *Activities) turnRequest(ctx context.Context, run *agent.Run, in agent.M
 	return request, err
 }
 
-// prompt puts the parts together: instructions, with a note of what is left out, the conversation before the run, and what is
-// asked.
+// prompt puts the parts together: instructions, a note of what is left out, the conversation before the run, and what is asked.
+// The note comes in the user's role: the conversation may go on with a turn of the model, and vendors want it to begin with the
+// user.
 func prompt(instructions string, cut leftOut, history []model.Message, asked model.Message) []model.Message {
-	if note := cut.note(); note != "" {
-		instructions = strings.TrimPrefix(instructions+"\n\n"+note, "\n\n")
-	}
 	var messages []model.Message
 	if instructions != "" {
 		messages = append(messages, model.Message{Role: model.System, Text: instructions})
+	}
+	if note := cut.note(); note != "" {
+		messages = append(messages, model.Message{Role: model.User, Text: note})
 	}
 	return append(append(messages, history...), asked)
 }
@@ -63,15 +64,14 @@ func prompt(instructions string, cut leftOut, history []model.Message, asked mod
 // leftOut counts what a prompt does not tell for want of room: messages from before the run, and turns of it.
 type leftOut struct{ messages, turns int }
 
-// note tells the model of it. It stands with the instructions: a message of its own would look like the user's words, and not
-// every vendor takes a second system message.
+// note tells the model of it, "" when there is nothing to tell.
 func (l leftOut) note() string {
 	var parts []string
 	if l.messages > 0 {
 		parts = append(parts, fmt.Sprintf("the oldest %d messages of the conversation", l.messages))
 	}
 	if l.turns > 0 {
-		parts = append(parts, fmt.Sprintf("your first %d turns of work on the user's last request, with their tool calls and results", l.turns))
+		parts = append(parts, fmt.Sprintf("the first %d turns of work on the last request, with their tool calls and results", l.turns))
 	}
 	if parts == nil {
 		return ""
@@ -166,6 +166,10 @@ func (a *Activities) history(ctx context.Context, run *agent.Run, w *window) (me
 	if w.budget == 0 {
 		messages, err = a.wholeHistory(ctx, run)
 		return messages, 0, err
+	}
+	if w.full { // by the run's own turns
+		cut, err = a.ledger.CountMessages(ctx, run.ConversationID, run.StartSequence)
+		return nil, cut, err
 	}
 	var g grouper
 	for before := run.StartSequence; ; {
