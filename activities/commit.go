@@ -264,7 +264,7 @@ func tooLarge(c command, size int) error {
 		of += ": tool " + c.begin.Tool
 	}
 	err := agent.Failed(agent.CodeTooLarge, "%s gave a result of %d bytes; at most %d can be kept", of, size, agent.MaxResultBytes)
-	if c.begin.Effect == agent.External && c.tx == nil {
+	if c.begin.Effect == agent.External {
 		err.Fault = agent.FaultUnknown
 	}
 	return err
