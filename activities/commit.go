@@ -253,23 +253,6 @@ func (a *Activities) perform(ctx context.Context, c command, effect func(context
 	return result, err
 }
 
-// tooLarge refuses a result that is larger than the record takes, nil when it is not. What an external effect has done stays done:
-// nobody has its result, and a person has to say what became of it.
-func tooLarge(c command, size int) error {
-	if size <= agent.MaxResultBytes {
-		return nil
-	}
-	of := "command " + c.call.CommandID
-	if c.begin.Tool != "" {
-		of += ": tool " + c.begin.Tool
-	}
-	err := agent.Failed(agent.CodeTooLarge, "%s gave a result of %d bytes; at most %d can be kept", of, size, agent.MaxResultBytes)
-	if c.begin.Effect == agent.External {
-		err.Fault = agent.FaultUnknown
-	}
-	return err
-}
-
 // effectContext is the context of an effect. A failed heartbeat ends the activity's context, so it is not derived from it:
 // the gate decides by itself when an effect has to stop.
 func (a *Activities) effectContext(ctx context.Context, c command, begun agent.Begun) (effect context.Context, end func()) {
