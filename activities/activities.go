@@ -27,8 +27,16 @@ type Gate interface {
 type Reader interface {
 	WorkerRun(ctx context.Context, runID string) (agent.Run, *agent.Plan, error)
 	Results(ctx context.Context, runID string, commandIDs []string) (map[string]agent.CommandResult, error)
+	// ResultHeads are Results of which no more than the first maxBytes bytes of each are read.
+	ResultHeads(ctx context.Context, runID string, commandIDs []string, maxBytes int) (map[string]agent.CommandResult, error)
 	NodeResults(ctx context.Context, runID string, nodeIDs []string) (map[string]agent.CommandResult, error)
+	// History lists users' messages and final answers before a number, oldest first. It is for runs without a budget.
 	History(ctx context.Context, conversationID string, before int64) ([]agent.Message, error)
+	// Transcript lists all messages before a number, newest first, at most limit. Of a content that is longer than maxBytes only
+	// the beginning is read, that many bytes or a few more.
+	Transcript(ctx context.Context, conversationID string, before int64, limit, maxBytes int) ([]agent.Message, error)
+	// CountMessages counts all messages before a number.
+	CountMessages(ctx context.Context, conversationID string, before int64) (int, error)
 	// CommandInput is what a command on record was called with.
 	CommandInput(ctx context.Context, runID, commandID string) (json.RawMessage, error)
 	// Steered lists what was said to a run while it was at work, in order, and up to which number each turn that has begun was

@@ -12,6 +12,9 @@ import (
 	"runledger/tool"
 )
 
+// maxPlanBytes bounds a plan, which stands whole in its event. One that a caller brings is bounded like every request.
+const maxPlanBytes = 1 << 20
+
 // planSchema is the answer that planners are asked for.
 const planSchema = `{
   "type": "object",
@@ -90,17 +93,16 @@ func (a *Activities) plannerRequest(ctx context.Context, run *agent.Run) (model.
 	if err != nil {
 		return request, err
 	}
-	prompt := fmt.Sprintf(plannerPrompt, tools)
+	instructions := fmt.Sprintf(plannerPrompt, tools)
 	if run.Definition.Instructions != "" {
-		prompt += "\n\nThe agent's instructions, for the answer:\n" + run.Definition.Instructions
+		instructions += "\n\nThe agent's instructions, for the answer:\n" + run.Definition.Instructions
 	}
-	history, err := a.history(ctx, run)
+	asked := model.Message{Role: model.User, Text: userText(run)}
+	history, cut, err := a.history(ctx, run, newWindow(budgetOf(run), asked))
 	if err != nil {
 		return request, err
 	}
-	request.Messages = append(request.Messages, model.Message{Role: model.System, Text: prompt})
-	request.Messages = append(request.Messages, history...)
-	request.Messages = append(request.Messages, model.Message{Role: model.User, Text: userText(run)})
+	request.Messages = prompt(instructions, leftOut{messages: cut}, history, asked)
 	return request, nil
 }
 
@@ -137,6 +139,9 @@ func planResult(r effectResult, d *agent.Definition, promptHash string) (effectR
 	result, err := json.Marshal(compiled)
 	if err != nil {
 		return effectResult{}, err
+	}
+	if len(result) > maxPlanBytes {
+		return effectResult{}, agent.Failed(agent.CodeTooLarge, "the planner's plan has %d bytes; at most %d are possible", len(result), maxPlanBytes)
 	}
 	ref := d.Model
 	r.plan = &agent.PlanGeneratedData{Source: "planner", TaskGraph: compiled, Hash: inputHash(json.RawMessage(result)), Model: &ref, PromptHash: promptHash}

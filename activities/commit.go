@@ -178,7 +178,7 @@ func (a *Activities) refuse(ctx context.Context, c *command) {
 		decision, reason = policy.Forbid, "the policy could not decide: "+err.Error()
 	}
 	if decision != policy.Execute {
-		c.call.Refusal = &agent.Refusal{Decision: decision, Reason: reason}
+		c.call.Refusal = &agent.Refusal{Decision: decision, Reason: agent.Preview(reason, agent.MaxErrorBytes)}
 	}
 }
 
@@ -283,7 +283,10 @@ func (a *Activities) perform(ctx context.Context, c command, effect func(context
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	return effect(ctx)
+	if result, err = effect(ctx); err == nil {
+		err = tooLarge(c, len(result.result))
+	}
+	return result, err
 }
 
 // effectContext is the context of an effect. A failed heartbeat ends the activity's context, so it is not derived from it:
@@ -371,8 +374,9 @@ func (a *Activities) conclude(ctx context.Context, c command, begun agent.Begun,
 	if end.lost {
 		return agent.CommandRow{}, final(agent.CodeSuperseded, "command %s: %s", c.call.CommandID, end.reason.Message)
 	}
-	own := end.reason.CommandID == c.call.CommandID // else an effect inside of it is in doubt, of which its tool knows nothing
-	if end.state == agent.CommandInDoubt && own && c.reconcile != nil && !errors.Is(cause, errCancelled) {
+	own := end.reason.CommandID == c.call.CommandID                                  // else an effect inside of it is in doubt, of which its tool knows nothing
+	known := errors.Is(cause, errCancelled) || end.reason.Code == agent.CodeTooLarge // asking would tell nothing new
+	if end.state == agent.CommandInDoubt && own && c.reconcile != nil && !known {
 		// Its tool can find out. The next attempt asks it, as if this worker had been lost.
 		end.state, end.retryAfter = agent.Dispatched, firstBackoff
 	}

@@ -17,7 +17,7 @@ func crossing(err error) error {
 		return nil
 	}
 	if e, ok := agent.AsError(err); ok && e.Fault == agent.FaultDefinite {
-		return final(e.Code, "%s", e.Message)
+		return final(e.Cut(agent.MaxErrorBytes).Code, "%s", e.Message)
 	}
 	var missing *agent.NotFoundError
 	if errors.As(err, &missing) {
@@ -28,11 +28,16 @@ func crossing(err error) error {
 
 // final is an error that Temporal does not retry.
 func final(code agent.Code, format string, args ...any) error {
-	return temporal.NewNonRetryableApplicationError(fmt.Sprintf(format, args...), string(code), nil)
+	return temporal.NewNonRetryableApplicationError(told(format, args...), string(code), nil)
 }
 
 // retryLater is an error after which Temporal comes back in the given time.
 func retryLater(code agent.Code, in time.Duration, format string, args ...any) error {
-	return temporal.NewApplicationErrorWithOptions(fmt.Sprintf(format, args...), string(code),
+	return temporal.NewApplicationErrorWithOptions(told(format, args...), string(code),
 		temporal.ApplicationErrorOptions{NextRetryDelay: max(in, time.Millisecond), Category: temporal.ApplicationErrorCategoryBenign})
+}
+
+// told is the message of an error as Temporal keeps it.
+func told(format string, args ...any) string {
+	return agent.Preview(fmt.Sprintf(format, args...), agent.MaxToldErrorBytes)
 }

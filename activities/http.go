@@ -14,7 +14,7 @@ import (
 )
 
 // maxHistoryResponse bounds a response that goes back to workflow code: Temporal keeps it in the workflow's history.
-const maxHistoryResponse = 1 << 20
+const maxHistoryResponse = 384 << 10
 
 // CallHTTP makes one HTTP request of workflow code.
 func (a *Activities) CallHTTP(ctx context.Context, in agent.HTTPCall) (agent.HTTPReply, error) {

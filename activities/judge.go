@@ -28,7 +28,7 @@ func judge(err, cause error, effect agent.EffectClass, dispatchNo int) ending {
 			reason.Fault = agent.FaultDefinite // it would fail the same way again
 		}
 	}
-	copied := *reason
+	copied := *reason.Cut(agent.MaxErrorBytes) // a tool may make its errors itself
 	reason = &copied
 	stopped = stopped && reason.Fault != agent.FaultDefinite
 	// What may have taken place outside cannot be taken back or repeated.

@@ -31,7 +31,7 @@ func (a *Activities) reconcileLost(ctx context.Context, c *command, begun agent.
 	f, err := a.find(ctx, c, begun.DispatchNo)
 	switch {
 	case err != nil:
-		c.begin.Reconciles, c.begin.Unfound = false, err.Error()
+		c.begin.Reconciles, c.begin.Unfound = false, agent.Preview(err.Error(), agent.MaxErrorBytes)
 	case f.found:
 		row, err = a.commitFound(ctx, c, begun.DispatchNo, f.result)
 		return row, true, err
@@ -79,6 +79,9 @@ func (a *Activities) find(ctx context.Context, c *command, dispatchNo int) (f fi
 	d := dispatch{no: dispatchNo, key: agent.IdempotencyKey(c.call.RunID, c.call.CommandID)}
 	for try := 1; ; try++ {
 		f, err = a.findOnce(ctx, c, d)
+		if large := tooLarge(*c, len(f.result.result)); large != nil {
+			return finding{}, large
+		}
 		if err == nil || try == reconcileTries || errors.Is(err, tool.ErrNotReconcilable) {
 			return f, err
 		}

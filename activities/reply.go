@@ -13,7 +13,7 @@ const previewBytes = 120
 
 // ReplyOf tells the workflow what the record says of a command.
 func ReplyOf(row *agent.CommandRow) agent.Reply {
-	reply := agent.Reply{Sequence: row.Sequence, DispatchNo: row.DispatchNo, Error: row.Error, Witness: row.Witness}
+	reply := agent.Reply{Sequence: row.Sequence, DispatchNo: row.DispatchNo, Error: row.Error.Cut(agent.MaxToldErrorBytes), Witness: row.Witness}
 	switch row.State {
 	case agent.Committed:
 		reply.Outcome, reply.Error = agent.OutcomeCommitted, nil
@@ -84,9 +84,9 @@ func toolRequestsOf(d *agent.Definition, result json.RawMessage) ([]agent.ToolRe
 	requests := make([]agent.ToolRequest, 0, len(reply.ToolCalls))
 	for _, c := range reply.ToolCalls {
 		// A tool that the agent does not have is called all the same, and fails: the model has to read that it does not exist.
-		request := agent.ToolRequest{Tool: c.Name, Effect: agent.External, Timeout: agent.DefaultToolTimeout, Digest: digest(c)}
+		request := agent.ToolRequest{Tool: agent.ShownName(c.Name), Effect: agent.External, Timeout: agent.DefaultToolTimeout, Digest: digest(c)}
 		if t, ok := d.Tool(c.Name); ok {
-			request.Effect = t.Effect
+			request.Tool, request.Effect = t.Name, t.Effect
 			if t.Timeout > 0 {
 				request.Timeout = t.Timeout
 			}

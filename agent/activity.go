@@ -125,6 +125,15 @@ type Call struct {
 	Refusal *Refusal `json:"refusal,omitempty"`
 }
 
+// About names what the call is about, for errors.
+func (s Scope) About() string { return "run " + s.RunID }
+
+// About names what the call is about, for errors.
+func (c Call) About() string { return "run " + c.RunID + ", command " + c.CommandID }
+
+// About names what the call is about, for errors.
+func (c ToolCall) About() string { return c.Call.About() + ", tool " + c.Tool }
+
 // PlannerCall asks for the task graph of a run.
 type PlannerCall struct {
 	Call

@@ -15,7 +15,9 @@ type Blueprint struct {
 	// Tools are names or patterns: "calculator", "everything/*", "*".
 	Tools  []string
 	Limits Limits
-	Policy *Policy
+	// History with zero MaxTokens is the default.
+	History History
+	Policy  *Policy
 	// RequirePlan and ApprovalTimeout are those of the definition.
 	RequirePlan     bool
 	ApprovalTimeout Duration
@@ -26,8 +28,11 @@ type Blueprint struct {
 func (b Blueprint) Resolve(catalog []ToolRef) (Definition, error) {
 	d := Definition{
 		Agent: b.Name, Mode: b.Mode, Model: b.Model, Instructions: b.Instructions, Tools: []ToolRef{},
-		Limits: b.Limits.Or(DefaultLimits()), Policy: b.Policy,
+		Limits: b.Limits.Or(DefaultLimits()), History: &History{MaxTokens: DefaultHistoryTokens}, Policy: b.Policy,
 		RequirePlan: b.RequirePlan, ApprovalTimeout: b.ApprovalTimeout,
+	}
+	if b.History.MaxTokens > 0 {
+		d.History.MaxTokens = b.History.MaxTokens
 	}
 	sorted := slices.SortedFunc(slices.Values(catalog), func(a, b ToolRef) int { return strings.Compare(a.Name, b.Name) })
 	for _, pattern := range b.Tools {

@@ -41,6 +41,7 @@ const (
 	CodeDenied           Code = "APPROVAL_DENIED"    // somebody was asked, and denied the call
 	CodeExpired          Code = "APPROVAL_EXPIRED"   // nobody answered in time whether the call may be made
 	CodePlanRequired     Code = "PLAN_REQUIRED"      // the run needs a plan on record, and there is none
+	CodeTooLarge         Code = "RESULT_TOO_LARGE"   // a result, or an answer of a model, is larger than a run can take
 	CodeInternal         Code = "INTERNAL"           // a fault of Runledger or of what it stands on
 )
 
@@ -97,7 +98,7 @@ func Unknown(code Code, format string, args ...any) *Error {
 
 func newError(fault Fault, code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Code: code, Message: err.Error(), Fault: fault, cause: errors.Unwrap(err)}
+	return &Error{Code: code, Message: Preview(err.Error(), MaxErrorBytes), Fault: fault, cause: errors.Unwrap(err)}
 }
 
 // AsError finds the *Error in err's chain.

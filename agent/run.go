@@ -122,6 +122,21 @@ func (l Limits) Or(d Limits) Limits {
 	return l
 }
 
+// History bounds what a prompt tells of the conversation: what was said before the run, tool calls and their results too, and
+// the turns of the run itself. What is oldest is left out first.
+type History struct {
+	// MaxTokens is the budget, in tokens as package activities estimates them: one for every four bytes, and eight for a
+	// message. Instructions and tool descriptions come on top.
+	MaxTokens int `json:"max_tokens"`
+}
+
+const (
+	// DefaultHistoryTokens is the budget of an agent that names none.
+	DefaultHistoryTokens = 100_000
+	// MinHistoryTokens is the smallest budget that a configuration may name.
+	MinHistoryTokens = 1000
+)
+
 // ModelRef names a configured model. Keys and headers stay with the worker; they are never part of a record.
 type ModelRef struct {
 	// Name is the key in the configuration, by which the worker finds the client.
@@ -150,7 +165,10 @@ type Definition struct {
 	Instructions string    `json:"instructions,omitempty"`
 	Tools        []ToolRef `json:"tools"`
 	Limits       Limits    `json:"limits"`
-	Policy       *Policy   `json:"policy,omitempty"`
+	// History is nil in definitions from before there was a budget: their prompts hold users' messages and final answers, all
+	// of them, and every turn of the run.
+	History *History `json:"history,omitempty"`
+	Policy  *Policy  `json:"policy,omitempty"`
 	// RequirePlan: a run in mode plan has to bring its plan.
 	RequirePlan bool `json:"require_plan,omitempty"`
 	// ApprovalTimeout is how long an approval is waited for where nothing else says; 0 is DefaultApprovalTimeout.
@@ -215,6 +233,8 @@ type Message struct {
 	RunID     string      `json:"run_id"`
 	Role      MessageRole `json:"role"`
 	Content   string      `json:"content"`
+	// Bytes is the size of the whole content where a reader asked for its beginning only, else 0.
+	Bytes int `json:"-"`
 	// ToolCalls is set on an assistant message that asked for tools; ToolCallID and ToolName on the message that answers one.
 	ToolCalls  json.RawMessage `json:"tool_calls,omitempty"`
 	ToolCallID string          `json:"tool_call_id,omitempty"`

@@ -194,5 +194,7 @@ type CommandResult struct {
 	Kind   CommandKind
 	State  CommandState
 	Result json.RawMessage
-	Error  *Error
+	// Bytes is the size of the whole result where a reader asked for its beginning only, else 0.
+	Bytes int
+	Error *Error
 }

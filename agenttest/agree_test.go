@@ -347,6 +347,25 @@ func (s *side) shown(t require.TestingT) (lines []string) {
 			lines = append(lines, fmt.Sprintf("result %s %s %s %s %v", id, found[id].Kind, found[id].State, found[id].Result, found[id].Error))
 		}
 	}
+	heads, err := s.gate.ResultHeads(ctx, s.run.RunID, ids, 3)
+	require.NoError(t, err)
+	for _, id := range sortedKeys(heads) {
+		lines = append(lines, fmt.Sprintf("head %s %s %s %s %d %v", id, heads[id].Kind, heads[id].State, heads[id].Result, heads[id].Bytes, heads[id].Error))
+	}
+	for before := int64(1 << 40); ; {
+		page, err := s.gate.Transcript(ctx, s.run.ConversationID, before, 2, 3)
+		require.NoError(t, err)
+		older, err := s.gate.CountMessages(ctx, s.run.ConversationID, before)
+		require.NoError(t, err)
+		lines = append(lines, fmt.Sprintf("%d messages", older))
+		for _, m := range page {
+			before = m.Sequence
+			lines = append(lines, fmt.Sprintf("message %d %s %.3s %d %s %s %s %s", m.Sequence, m.Role, m.Content, m.Bytes, m.ToolCalls, m.ToolCallID, m.ToolName, m.CommandID))
+		}
+		if len(page) < 2 {
+			break
+		}
+	}
 	for _, c := range s.checkpoints() {
 		lines = append(lines, fmt.Sprintf("checkpoint %s %d %d %+v", c.Type, c.Step, c.Sequence, c.State))
 	}

@@ -36,6 +36,8 @@ type Config struct {
 	Plan *agent.Plan
 	// Limits that are zero are the defaults.
 	Limits agent.Limits
+	// History is the budget of what a prompt tells of the conversation; zero is the default.
+	History agent.History
 	// Policy are the agent's rules, PolicyFunc what a worker asks in code.
 	Policy     *agent.Policy
 	PolicyFunc policy.Func
@@ -108,7 +110,8 @@ func New(t testing.TB, cfg Config) *Harness {
 		t.Fatalf("agenttest: %v", err)
 	}
 	blueprint := agent.Blueprint{Name: "test", Mode: h.cfg.Mode, Model: agent.ModelRef{Name: "default", Provider: "scripted", Model: "scripted"},
-		Instructions: cfg.Instructions, Tools: []string{"*"}, Limits: cfg.Limits, Policy: cfg.Policy}
+		Instructions: cfg.Instructions, Tools: []string{"*"}, Limits: cfg.Limits, History: cfg.History,
+		Policy: cfg.Policy}
 	if h.def, err = blueprint.Resolve(tools.Refs()); err != nil {
 		t.Fatalf("agenttest: %v", err)
 	}

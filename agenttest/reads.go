@@ -52,6 +52,17 @@ func (m *memory) Results(_ context.Context, runID string, commandIDs []string) (
 	return results, err
 }
 
+// ResultHeads are Results of which no more than the first maxBytes bytes of each are read.
+func (m *memory) ResultHeads(ctx context.Context, runID string, commandIDs []string, maxBytes int) (map[string]agent.CommandResult, error) {
+	results, err := m.Results(ctx, runID, commandIDs)
+	for id, r := range results {
+		r.Bytes = len(r.Result)
+		r.Result = r.Result[:min(len(r.Result), maxBytes)]
+		results[id] = r
+	}
+	return results, err
+}
+
 // NodeResults reads how nodes ended. Nodes that were skipped, or have not ended, are left out.
 func (m *memory) NodeResults(_ context.Context, runID string, nodeIDs []string) (map[string]agent.CommandResult, error) {
 	results := map[string]agent.CommandResult{}
@@ -100,6 +111,32 @@ func (m *memory) History(_ context.Context, _ string, before int64) ([]agent.Mes
 		}
 	}
 	return messages, nil
+}
+
+// Transcript lists all messages before a number, newest first. It reads them whole.
+func (m *memory) Transcript(_ context.Context, _ string, before int64, limit, _ int) ([]agent.Message, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var messages []agent.Message
+	for _, msg := range slices.Backward(m.messages) {
+		if msg.Sequence < before && len(messages) < limit {
+			msg.Bytes = len(msg.Content)
+			messages = append(messages, msg)
+		}
+	}
+	return messages, nil
+}
+
+// CountMessages counts the messages before a number.
+func (m *memory) CountMessages(_ context.Context, _ string, before int64) (n int, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, msg := range m.messages {
+		if msg.Sequence < before {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // CommandInput is what a command on record was called with.

@@ -89,6 +89,36 @@ func (l *Ledger) Results(ctx context.Context, runID string, commandIDs []string)
 	return collectResults(rows, runID)
 }
 
+// ResultHeads is Results of which no more than the first maxBytes bytes of each are read.
+func (l *Ledger) ResultHeads(ctx context.Context, runID string, commandIDs []string, maxBytes int) (map[string]agent.CommandResult, error) {
+	rows, err := l.pool.Query(ctx, `SELECT c.command_id, c.kind, c.state, c.error, c.result_bytes,
+			coalesce(substring(c.result FROM 1 FOR $3), (SELECT substring(p.bytes FROM 1 FOR $3) FROM payloads p WHERE p.hash = c.result_hash))
+		FROM commands c WHERE c.run_id = $1 AND c.command_id = ANY ($2) AND c.state IN ('committed', 'failed', 'aborted')`, runID, commandIDs, maxBytes)
+	if err != nil {
+		return nil, fmt.Errorf("results of run %s: %w", runID, err)
+	}
+	results := map[string]agent.CommandResult{}
+	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
+		var (
+			id              string
+			r               agent.CommandResult
+			failure, result []byte
+		)
+		err := row.Scan(&id, &r.Kind, &r.State, &failure, &r.Bytes, &result)
+		r.Result = result
+		if err == nil && failure != nil {
+			r.Error = &agent.Error{}
+			err = json.Unmarshal(failure, r.Error)
+		}
+		results[id] = r
+		return struct{}{}, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("results of run %s: %w", runID, err)
+	}
+	return results, nil
+}
+
 func collectResults(rows pgx.Rows, runID string) (map[string]agent.CommandResult, error) {
 	results := map[string]agent.CommandResult{}
 	for rows.Next() {

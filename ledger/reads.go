@@ -206,22 +206,6 @@ func scanMessage(row pgx.CollectableRow) (agent.Message, error) {
 	return m, err
 }
 
-// History lists what a conversation held before a number: the messages that a run which started there continues. It is
-// the same at every reading. Users' messages and final answers are part of it; the tool calls on the way to them are not.
-func (l *Ledger) History(ctx context.Context, conversationID string, before int64) ([]agent.Message, error) {
-	rows, err := l.pool.Query(ctx, `SELECT `+messageColumns+` FROM messages WHERE conversation_id = $1 AND sequence_number < $2
-			AND tool_calls IS NULL AND role <> 'tool'
-		ORDER BY sequence_number`, conversationID, before)
-	if err != nil {
-		return nil, fmt.Errorf("history of conversation %s: %w", conversationID, err)
-	}
-	messages, err := pgx.CollectRows(rows, scanMessage)
-	if err != nil {
-		return nil, fmt.Errorf("history of conversation %s: %w", conversationID, err)
-	}
-	return messages, nil
-}
-
 // ExecutionStatus tells whether a run of the conversation is queued or at work, and how far its log goes. The current message is
 // that of the run at work, of the next one when none is, or of the last one.
 func (l *Ledger) ExecutionStatus(ctx context.Context, conversationID string) (agent.ExecutionStatus, error) {

@@ -175,10 +175,16 @@ func effectOf(c Command) agent.EffectClass {
 	return agent.External
 }
 
+// maxRules bounds the rules of an agent, in bytes of JSON.
+const maxRules = 64 << 10
+
 // Check says what is wrong with a policy that somebody wrote.
 func Check(p *agent.Policy) error {
 	if p == nil {
 		return nil
+	}
+	if doc, err := json.Marshal(p); err == nil && len(doc) > maxRules {
+		return fmt.Errorf("the rules have %d bytes; at most %d are possible: they are part of every run's input", len(doc), maxRules)
 	}
 	for i, r := range p.Rules {
 		switch r.Decision {

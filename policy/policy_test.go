@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -148,6 +149,8 @@ func TestCheck(t *testing.T) {
 	} {
 		require.EqualError(t, policy.Check(&agent.Policy{Rules: []agent.PolicyRule{rule}}), want)
 	}
+	require.ErrorContains(t, policy.Check(&agent.Policy{Rules: []agent.PolicyRule{{Decision: policy.Forbid, Reason: strings.Repeat("no ", 30_000)}}}),
+		"at most 65536 are possible")
 }
 
 // TestMoreRulesNeverAllowMore: a rule that forbids, put before the others, can only take away.

@@ -28,5 +28,5 @@ func Register(r worker.Registry, a *activities.Activities) {
 
 // bind does not compile when the function's types are not those that the name promises.
 func bind[In, Out any](r worker.ActivityRegistry, name agent.Activity[In, Out], fn func(context.Context, In) (Out, error)) {
-	r.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: string(name)})
+	r.RegisterActivityWithOptions(sized(name, fn), activity.RegisterOptions{Name: string(name)})
 }

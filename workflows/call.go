@@ -234,11 +234,11 @@ func asAgentError(err error) *agent.Error {
 	var timeout *temporal.TimeoutError
 	switch {
 	case errors.As(err, &app):
-		return &agent.Error{Code: agent.Code(app.Type()), Message: app.Message()}
+		return (&agent.Error{Code: agent.Code(app.Type()), Message: app.Message()}).Cut(agent.MaxToldErrorBytes)
 	case temporal.IsCanceledError(err):
 		return &agent.Error{Code: agent.CodeCancelled, Message: "the run was cancelled"}
 	case errors.As(err, &timeout):
 		return &agent.Error{Code: agent.CodeTimeout, Message: timeout.Error()}
 	}
-	return &agent.Error{Code: agent.CodeInternal, Message: err.Error()}
+	return (&agent.Error{Code: agent.CodeInternal, Message: err.Error()}).Cut(agent.MaxToldErrorBytes)
 }

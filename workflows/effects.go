@@ -86,7 +86,7 @@ func (e *Effects) value(ctx workflow.Context, kind agent.CommandKind, into any) 
 
 // HTTP makes one request through the commit gate, by the configuration of the worker's http_request tool. effectID names it
 // within the node: [A-Za-z0-9_-]{1,64}, other than now-1, uuid-1 and the like. The request carries the command's idempotency
-// key. It and the response are kept in Temporal's history, which is why a response of more than 1 MiB is an error and why a
+// key. It and the response are kept in Temporal's history, which is why a response of more than 384 KiB is an error and why a
 // request must not hold a secret.
 //
 // A status of 400 or more is an error, and given again like a response where it is definite. COMMAND_IN_DOUBT: nobody knows
@@ -96,6 +96,9 @@ func (e *Effects) HTTP(ctx workflow.Context, effectID string, req agent.HTTPRequ
 	id := agent.EffectCommandID(e.node.NodeID, effectID)
 	if err := agent.CheckEffectID(effectID); err != nil {
 		return agent.HTTPResponse{}, e.failed(id, asOwnError(err))
+	}
+	if err := checkSize(req); err != nil {
+		return agent.HTTPResponse{}, e.failed(id, err)
 	}
 	in := agent.HTTPCall{Request: req, Call: agent.Call{CommandID: id, NodeID: e.node.NodeID, Timeout: req.Timeout}}
 	if in.Timeout <= 0 {
@@ -121,7 +124,7 @@ func (e *Effects) HTTP(ctx workflow.Context, effectID string, req agent.HTTPRequ
 		}
 		reason := asAgentError(err)
 		switch reason.Code {
-		case agent.CodeStaleEpoch, agent.CodeMismatch, agent.CodeLimit:
+		case agent.CodeStaleEpoch, agent.CodeMismatch, agent.CodeLimit, agent.CodeTooLarge:
 			return agent.HTTPResponse{}, e.failed(id, reason)
 		}
 		settled, err := e.settle(ctx, in.Call, reason)
@@ -136,6 +139,19 @@ func (e *Effects) HTTP(ctx workflow.Context, effectID string, req agent.HTTPRequ
 			return agent.HTTPResponse{}, e.failed(id, outcomeError(settled.Reply))
 		}
 	}
+}
+
+// maxRequestBytes is what Temporal takes of an activity's input, with room for the rest of the call. It would fail the workflow
+// task again and again.
+const maxRequestBytes = 2<<20 - 64<<10
+
+func checkSize(req agent.HTTPRequest) *agent.Error {
+	//workflowcheck:ignore the request is a plain struct with a map of strings, which marshals the same every time
+	doc, err := json.Marshal(req)
+	if err == nil && len(doc) > maxRequestBytes {
+		return agent.Failed(agent.CodeTooLarge, "the request has %d bytes; at most %d go through Temporal: make it in a tool", len(doc), maxRequestBytes)
+	}
+	return nil
 }
 
 // settle asks what became of a request whose activity ended in an error.

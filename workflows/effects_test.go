@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -308,4 +309,16 @@ func TestHTTPOfWorkflowCode(t *testing.T) {
 			require.ErrorContains(t, err, "run run-1, node a")
 		})
 	}
+}
+
+// Temporal would refuse a request that is too large with its workflow task, again and again.
+func TestHTTPRequestThatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	r := &effectRecord{}
+	err := r.perform(t, func(ctx workflow.Context) error {
+		_, err := workflows.NewEffects(nodeA()).HTTP(ctx, "put", agent.HTTPRequest{Method: "PUT", URL: "http://h/", Body: new(strings.Repeat("b", 2<<20))})
+		return err
+	})
+	require.ErrorIs(t, err, &agent.Error{Code: agent.CodeTooLarge}, "%v", err)
+	require.Empty(t, r.calls)
 }

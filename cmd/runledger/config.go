@@ -45,6 +45,8 @@ type agentConfig struct {
 	Instructions string       `yaml:"instructions"`
 	Tools        []string     `yaml:"tools"`
 	Limits       limitsConfig `yaml:"limits"`
+	// History bounds what a prompt tells of the conversation.
+	History historyConfig `yaml:"history"`
 	// Policy are rules on the agent's commands; the first that matches decides, and what none matches is executed.
 	Policy []agent.PolicyRule `yaml:"policy"`
 }
@@ -53,6 +55,10 @@ type limitsConfig struct {
 	MaxSteps    int            `yaml:"max_steps"`
 	MaxParallel int            `yaml:"max_parallel"`
 	Timeout     agent.Duration `yaml:"timeout"`
+}
+
+type historyConfig struct {
+	MaxTokens int `yaml:"max_tokens"`
 }
 
 // loadConfig reads the named file, or runledger.yaml in the working directory when there is one, and fills in the
@@ -143,6 +149,9 @@ func (c *config) check() error {
 		if a.Limits.MaxSteps < 0 || a.Limits.MaxParallel < 0 {
 			bad("agents.%s.limits: must not be negative", name)
 		}
+		if n := a.History.MaxTokens; n != 0 && n < agent.MinHistoryTokens {
+			bad("agents.%s.history.max_tokens: %d; want at least %d", name, n, agent.MinHistoryTokens)
+		}
 		if err := policy.Check(a.policy()); err != nil {
 			bad("agents.%s.policy: %w", name, err)
 		}
@@ -179,9 +188,9 @@ func (c *config) blueprints() []agent.Blueprint {
 		a := c.Agents[name]
 		m := c.Models[a.Model]
 		agents = append(agents, agent.Blueprint{Name: name, Mode: a.Mode, Instructions: a.Instructions, Tools: a.Tools,
-			Model:  agent.ModelRef{Name: a.Model, Provider: m.Provider, Model: m.Model},
-			Limits: agent.Limits{MaxSteps: a.Limits.MaxSteps, MaxParallel: a.Limits.MaxParallel, Timeout: a.Limits.Timeout},
-			Policy: a.policy()})
+			Model:   agent.ModelRef{Name: a.Model, Provider: m.Provider, Model: m.Model},
+			Limits:  agent.Limits{MaxSteps: a.Limits.MaxSteps, MaxParallel: a.Limits.MaxParallel, Timeout: a.Limits.Timeout},
+			History: agent.History{MaxTokens: a.History.MaxTokens}, Policy: a.policy()})
 	}
 	return agents
 }

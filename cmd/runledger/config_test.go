@@ -23,6 +23,7 @@ func TestConfigExample(t *testing.T) {
 	agents := cfg.blueprints()
 	require.Len(t, agents, 1)
 	require.Equal(t, agent.Limits{MaxSteps: 50, MaxParallel: 8, Timeout: agent.Duration(time.Hour)}, agents[0].Limits)
+	require.Equal(t, agent.History{MaxTokens: agent.DefaultHistoryTokens}, agents[0].History)
 	require.Equal(t, "gpt-5-mini", agents[0].Model.Model)
 	require.Len(t, cfg.Tools.HTTP.Reconcile, 1)
 	require.Equal(t, builtin.HTTPReconcile{Host: "api.example.org", Method: "POST", PathPrefix: "/v1/charges",
@@ -125,6 +126,8 @@ func TestBadConfig(t *testing.T) {
 		"agent without model":  {"models: {x: {provider: scripted}}\nagents: {a: {model: y}}", "agents.a.model"},
 		"unknown mode":         {"agents: {a: {mode: dream}}", "agents.a.mode"},
 		"negative limit":       {"agents: {a: {limits: {max_steps: -1}}}", "agents.a.limits"},
+		"small history":        {"agents: {a: {history: {max_tokens: 999}}}", "agents.a.history.max_tokens: 999; want at least 1000"},
+		"negative history":     {"agents: {a: {history: {max_tokens: -1}}}", "agents.a.history.max_tokens"},
 		"server without a way": {"mcp_servers: {s: {}}", "mcp_servers.s"},
 		"bad effect":           {"mcp_servers: {s: {command: [x], effects: {t: maybe}}}", "mcp_servers.s"},
 		"bad http effect":      {"tools: {http_request: {effects: {GET: maybe}}}", "tools"},

@@ -138,6 +138,15 @@ var table = []rule{
 		why:  "puts the parts together; flags, environment and the configuration file are known here only",
 	},
 	{
+		pkg: "bench", may: []string{"agent", "devstack", "ledger", "model", "tool", "worker"},
+		uses: []string{temporal + "client", "go.temporal.io/api", "google.golang.org/protobuf", uuid},
+		why:  "what the benchmarks have in common: real servers and a worker; imported by no production code",
+	},
+	{
+		pkg: "bench/history", may: []string{"agent", "bench", "model", "tool"},
+		why: "measures what a long run leaves in Temporal",
+	},
+	{
 		pkg: "internal/pgtest", may: []string{"devstack"}, uses: []string{pgx},
 		why: "for tests; imported by no production code",
 	},

@@ -1,0 +1,57 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"runledger/agent"
+)
+
+// History lists what a conversation held before a number: the messages that a run which started there continues. It is
+// the same at every reading. Users' messages and final answers are part of it; the tool calls on the way to them are not.
+func (l *Ledger) History(ctx context.Context, conversationID string, before int64) ([]agent.Message, error) {
+	rows, err := l.pool.Query(ctx, `SELECT `+messageColumns+` FROM messages WHERE conversation_id = $1 AND sequence_number < $2
+			AND tool_calls IS NULL AND role <> 'tool'
+		ORDER BY sequence_number`, conversationID, before)
+	if err != nil {
+		return nil, fmt.Errorf("history of conversation %s: %w", conversationID, err)
+	}
+	messages, err := pgx.CollectRows(rows, scanMessage)
+	if err != nil {
+		return nil, fmt.Errorf("history of conversation %s: %w", conversationID, err)
+	}
+	return messages, nil
+}
+
+// Transcript lists all messages that a conversation held before a number, newest first, at most limit. It is the same at every
+// reading. Of a content that is longer than maxBytes only the beginning is read, that many characters; Bytes is its whole size.
+func (l *Ledger) Transcript(ctx context.Context, conversationID string, before int64, limit, maxBytes int) ([]agent.Message, error) {
+	rows, err := l.pool.Query(ctx, `SELECT id, run_id, role, left(content, $4), octet_length(content), tool_calls, tool_call_id, tool_name, command_id,
+			sequence_number, created_at
+		FROM messages WHERE conversation_id = $1 AND sequence_number < $2 ORDER BY sequence_number DESC LIMIT $3`,
+		conversationID, before, limit, maxBytes)
+	if err != nil {
+		return nil, fmt.Errorf("transcript of conversation %s: %w", conversationID, err)
+	}
+	messages, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (agent.Message, error) {
+		var m agent.Message
+		err := row.Scan(&m.MessageID, &m.RunID, &m.Role, &m.Content, &m.Bytes, &m.ToolCalls, &m.ToolCallID, &m.ToolName, &m.CommandID,
+			&m.Sequence, &m.CreatedAt)
+		return m, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("transcript of conversation %s: %w", conversationID, err)
+	}
+	return messages, nil
+}
+
+// CountMessages counts the messages that a conversation held before a number.
+func (l *Ledger) CountMessages(ctx context.Context, conversationID string, before int64) (n int, err error) {
+	err = l.pool.QueryRow(ctx, `SELECT count(*) FROM messages WHERE conversation_id = $1 AND sequence_number < $2`, conversationID, before).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("messages of conversation %s: %w", conversationID, err)
+	}
+	return n, nil
+}
