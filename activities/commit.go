@@ -289,65 +289,6 @@ func (a *Activities) perform(ctx context.Context, c command, effect func(context
 	return result, err
 }
 
-// effectContext is the context of an effect. A failed heartbeat ends the activity's context, so it is not derived from it:
-// the gate decides by itself when an effect has to stop.
-func (a *Activities) effectContext(ctx context.Context, c command, begun agent.Begun) (effect context.Context, end func()) {
-	effect, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		deadline := time.NewTimer(begun.Remaining)
-		defer deadline.Stop()
-		renew := time.NewTicker(renewEvery)
-		defer renew.Stop()
-		ended, stopping := ctx.Done(), activity.GetWorkerStopChannel(ctx)
-		var grace <-chan time.Time
-		for {
-			select {
-			case <-effect.Done():
-				return
-			case <-deadline.C:
-				cancel(errDeadline)
-			case <-ended:
-				ended = nil
-				if why := endOf(ctx); why != nil {
-					cancel(why)
-				}
-			case <-stopping:
-				stopping = nil
-				timer := time.NewTimer(shutdownGrace)
-				defer timer.Stop()
-				grace = timer.C
-			case <-grace:
-				cancel(errShutdown)
-			case <-c.stops:
-				a.renew(effect, c, begun, cancel)
-			case <-renew.C:
-				a.renew(effect, c, begun, cancel)
-			}
-		}
-	}()
-	return effect, func() { cancel(nil); <-done }
-}
-
-// renew prolongs the lease and looks where the run stands. A ledger that does not answer ends nothing: the lease may run
-// out, and the commit will tell.
-func (a *Activities) renew(ctx context.Context, c command, begun agent.Begun, cancel context.CancelCauseFunc) {
-	ctx, stop := context.WithTimeout(ctx, renewEvery)
-	defer stop()
-	status, owned, err := a.ledger.Renew(ctx, c.call.RunID, c.call.CommandID, c.call.Epoch, begun.DispatchNo)
-	switch {
-	case err != nil:
-		if ctx.Err() == nil {
-			a.log.WarnContext(ctx, "renew failed", "run_id", c.call.RunID, "command_id", c.call.CommandID, "error", err)
-		}
-	case !owned:
-		cancel(errStale)
-	case status == agent.Cancelling:
-		cancel(errCancelled)
-	}
-}
-
 // commit writes a result. The effect has taken place, so it tries on new connections until the time is up.
 func (a *Activities) commit(ctx context.Context, c command, begun agent.Begun, r effectResult, latency time.Duration) (agent.CommandRow, error) {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
@@ -433,25 +374,4 @@ func untilAnswered(ctx context.Context, ask func(context.Context) error) error {
 		}
 		pause = min(2*pause, 2*time.Second)
 	}
-}
-
-// heartbeat tells Temporal that the activity lives, from the first line on. It is recorded on a context that a failed call
-// cannot end, since one lost heartbeat must not look like a cancellation for ever after.
-func heartbeat(ctx context.Context) (stop func()) {
-	done, stopped := make(chan struct{}), make(chan struct{})
-	activity.RecordHeartbeat(ctx)
-	go func() {
-		defer close(stopped)
-		tick := time.NewTicker(heartbeatEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				activity.RecordHeartbeat(ctx)
-			case <-done:
-				return
-			}
-		}
-	}()
-	return func() { close(done); <-stopped }
 }

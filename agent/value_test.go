@@ -119,7 +119,7 @@ func TestStatusAndEventTypes(t *testing.T) {
 		seen[typ] = true
 		require.Equal(t, strings.HasPrefix(string(typ), "run_c") || typ == agent.RunFailed, typ.Terminal(), typ)
 	}
-	require.Len(t, seen, 35)
+	require.Len(t, seen, 36)
 	for class, valid := range map[agent.EffectClass]bool{agent.Deterministic: true, agent.Idempotent: true, agent.External: true, "": false, "EXTERNAL": false} {
 		require.Equal(t, valid, class.Valid(), class)
 	}

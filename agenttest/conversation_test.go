@@ -74,8 +74,8 @@ func page() tool.Tool {
 func TestPromptsKeepToTheirBudget(t *testing.T) {
 	t.Parallel()
 	var steps []scripted.Step
-	for range 30 { // 500 tokens a turn: more turns than fit, and than are read at a time
-		steps = append(steps, scripted.Calls(scripted.Call("page", number{N: 2000})))
+	for i := range 30 { // 500 tokens a turn: more turns than fit, and than are read at a time
+		steps = append(steps, scripted.Calls(scripted.Call("page", number{N: 2000 + i})))
 	}
 	steps = append(steps, scripted.Text("all read"), scripted.Calls(scripted.Call("page", number{N: 100_000})), scripted.Calls(scripted.Call("page", number{N: 1})),
 		scripted.Text("read"))

@@ -113,7 +113,7 @@ func TestStoppedCommands(t *testing.T) {
 	require.Equal(t, want, b.stopped(t, run))
 
 	// Another execution of the run is stopped for itself.
-	_, err = b.Resume(t.Context(), agent.Resume{RunID: run.RunID})
+	_, err = b.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: run.RunID})
 	require.NoError(t, err)
 	b.started(t, run)
 	next := command{run: run, id: "a#next", inner: true, epoch: 2}
@@ -135,7 +135,7 @@ func TestCancelOfAResumeThatNeverBegan(t *testing.T) {
 	b.begins(t, aborted)
 	b.finish(t, run, agent.FailedStatus)
 	for range 2 {
-		_, err := b.Resume(t.Context(), agent.Resume{RunID: run.RunID})
+		_, err := b.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: run.RunID})
 		require.NoError(t, err)
 		asked, err := b.RequestCancel(t.Context(), owner, run.RunID, "me", "enough")
 		require.NoError(t, err)
@@ -145,7 +145,7 @@ func TestCancelOfAResumeThatNeverBegan(t *testing.T) {
 	}
 	require.Equal(t, agent.RunCancelled, b.types(t, run, 1)[len(b.types(t, run, 1))-1])
 
-	_, err := b.Resume(t.Context(), agent.Resume{RunID: run.RunID})
+	_, err := b.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: run.RunID})
 	require.NoError(t, err)
 	a.epoch = 4
 	require.Equal(t, agent.MayExecute, b.begin(t, a).Verdict, "the next execution tries it again")

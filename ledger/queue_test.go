@@ -253,7 +253,7 @@ func TestEnqueuedRunHoldsItsKeyAndMessage(t *testing.T) {
 		require.Equal(t, i+1, value[int](t, b, `SELECT count(*)::int FROM enqueued`))
 
 		taken := acceptance(nil)
-		taken.Run.MessageID = run.MessageID
+		taken.Run.MessageID, taken.Run.ConversationID, taken.NewConversation = run.MessageID, run.ConversationID, false
 		_, _, err = b.Accept(t.Context(), taken)
 		var conflict *agent.ConflictError
 		require.ErrorAs(t, err, &conflict)
@@ -454,7 +454,7 @@ func TestEnqueuedRunIsNotResumed(t *testing.T) {
 	b := setup(t)
 	at := b.accepted(t, twoStep(t))
 	run := b.comes(t, at.ConversationID, agent.Enqueue)
-	_, err := b.Resume(t.Context(), agent.Resume{RunID: run.RunID, Lost: 1})
+	_, err := b.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: run.RunID, Lost: 1})
 	var conflict *agent.ConflictError
 	require.ErrorAs(t, err, &conflict)
 	require.Equal(t, agent.ConflictRunOpen, conflict.Reason)

@@ -86,7 +86,7 @@ func TestAuditOfATimeLimit(t *testing.T) {
 		<-ctx.Done()
 		return model.Reply{}, model.ContextError(ctx)
 	}})
-	s.limits = agent.Limits{Timeout: agent.Duration(2 * time.Second)}
+	s.limits = agent.Limits{Timeout: agent.Duration(2 * time.Second), OnLimit: agent.OnLimitFail}
 	run := s.accept(t, agent.ModePlan, "scenario time", &agent.Plan{Nodes: []agent.Node{double("a", "1", nil),
 		{ID: "say", Kind: agent.LLMNode, Prompt: "say", DependsOn: []string{"a"}}}})
 	events := s.events(t, run)
