@@ -70,7 +70,7 @@ func TestSizesOfResults(t *testing.T) {
 			}
 			reply := model.Reply{Finish: model.FinishTools}
 			for i := range n {
-				reply.ToolCalls = append(reply.ToolCalls, model.ToolCall{ID: fmt.Sprint(i), Name: "big", Arguments: `{"result": 1}`})
+				reply.ToolCalls = append(reply.ToolCalls, model.ToolCall{ID: fmt.Sprint(i), Name: "big", Arguments: fmt.Sprintf(`{"result": %d}`, i+1)})
 			}
 			return reply, nil
 		}
