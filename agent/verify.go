@@ -274,9 +274,7 @@ func (v *verifier) checkFold() {
 	next := 0
 	for _, c := range v.Checkpoints {
 		for next < len(v.Events) && v.Events[next].Sequence < c.Sequence {
-			var err error
-			if state, err = Apply(state, v.Events[next]); err != nil {
-				v.differAt(CheckFold, &v.Events[next], "data that can be read", err.Error())
+			if !v.foldOne(&state, &v.Events[next]) {
 				return
 			}
 			next++
@@ -290,10 +288,31 @@ func (v *verifier) checkFold() {
 		}
 	}
 	for ; next < len(v.Events); next++ {
-		var err error
-		if state, err = Apply(state, v.Events[next]); err != nil {
-			v.differAt(CheckFold, &v.Events[next], "data that can be read", err.Error())
+		if !v.foldOne(&state, &v.Events[next]) {
 			return
 		}
 	}
+}
+
+// foldOne takes in the next event. run_reopened says where the run stands, which the fold has to give as well.
+func (v *verifier) foldOne(state *State, e *Event) bool {
+	before := *state
+	var err error
+	if *state, err = Apply(before, *e); err != nil {
+		v.differAt(CheckFold, e, "data that can be read", err.Error())
+		return false
+	}
+	var d RunReopenedData
+	if e.Type != RunReopened || decode(*e, &d) != nil { // else the order says so
+		return true
+	}
+	for _, i := range d.Nodes {
+		if !before.Failed.Has(i) {
+			v.differAt(CheckFold, e, fmt.Sprintf("node %d to have failed before it is tried again", i), "that it has not")
+		}
+	}
+	if d.Step != state.Step() {
+		v.differAt(CheckFold, e, fmt.Sprintf("from_step %d", state.Step()), fmt.Sprint(d.Step))
+	}
+	return true
 }

@@ -64,7 +64,7 @@ func (v *verifier) checkOrder() {
 		v.checkEpoch(e, &epoch)
 		switch e.Type {
 		case RunReopened:
-			v.ended = nil
+			v.walkReopened(e)
 		case RunCompleted, RunFailed, RunCancelled:
 			v.ended = e
 		case PlanStarted:
@@ -108,6 +108,29 @@ func (v *verifier) checkEnqueued() {
 	if len(v.Events) > 0 {
 		v.differAt(CheckStart, &v.Events[0], "no event of a run that waits in its conversation's queue", describe(&v.Events[0]))
 	}
+}
+
+// walkReopened: a run is reopened that has failed, was cancelled, or has no end; and the event says which.
+func (v *verifier) walkReopened(e *Event) {
+	var d RunReopenedData
+	if err := decode(*e, &d); err != nil {
+		v.differAt(CheckEpoch, e, "data that can be read", err.Error())
+		return
+	}
+	if d.Epoch != e.Epoch {
+		v.differAt(CheckEpoch, e, fmt.Sprintf("epoch %d in its data", e.Epoch), fmt.Sprint(d.Epoch))
+	}
+	before := Status("a status without an end")
+	if v.ended != nil {
+		before = endStatus(v.ended.Type)
+	}
+	switch {
+	case before == Completed:
+		v.differAt(CheckEnd, e, "nothing after "+describe(v.ended), describe(e))
+	case d.Status != before && (v.ended != nil || d.Status.Terminal()):
+		v.differAt(CheckEnd, e, "status_before "+string(before), string(d.Status))
+	}
+	v.ended = nil
 }
 
 func (v *verifier) checkEpoch(e *Event, epoch *int) {
@@ -206,6 +229,9 @@ func (v *verifier) walkCommand(e *Event) {
 		}
 		c.resolved = e
 	case CommandReopened:
+		if c.outcome == nil || c.outcome.Type != CommandFailedType && c.outcome.Type != CommandAbortType {
+			v.differAt(CheckCommand, e, "a failure or an abort of the command before it", "none")
+		}
 		c.reopened = e
 	case AttemptDiscarded, HTTPRecorded:
 		if c.emitted == nil {

@@ -38,7 +38,7 @@ func (v *verifier) checkEnd(last *Event) {
 		}
 		return
 	}
-	want := map[EventType]Status{RunCompleted: Completed, RunFailed: FailedStatus, RunCancelled: Cancelled}[v.ended.Type]
+	want := endStatus(v.ended.Type)
 	if r.Status != want {
 		v.differAt(CheckRun, v.ended, "status "+string(want), string(r.Status))
 	}
@@ -66,6 +66,11 @@ func (v *verifier) checkEnd(last *Event) {
 		}
 	default:
 	}
+}
+
+// endStatus is the status of a run that ended with a terminal event of this type.
+func endStatus(t EventType) Status {
+	return map[EventType]Status{RunCompleted: Completed, RunFailed: FailedStatus, RunCancelled: Cancelled}[t]
 }
 
 // checkPlan: the row's plan is the one of the newest plan event.

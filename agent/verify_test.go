@@ -164,10 +164,19 @@ func (b *book) value(id string) {
 
 // reopen begins another epoch.
 func (b *book) reopen() {
+	state, err := agent.Fold(b.Events)
+	if err != nil {
+		panic(err)
+	}
+	b.reopenAs(agent.RunReopenedData{Epoch: b.Run.Epoch + 1, Status: b.Run.Status, Step: state.Step()})
+}
+
+// reopenAs begins another epoch with an event that may say anything.
+func (b *book) reopenAs(said agent.RunReopenedData) {
 	b.Run.Epoch++
 	b.Run.Status, b.Run.FinalOutput, b.Run.Error = agent.Running, nil, nil
 	b.testimony.Epochs = append(b.testimony.Epochs, b.Run.Epoch)
-	b.event(agent.RunReopened, "", "", struct{}{})
+	b.event(agent.RunReopened, "", "", said)
 }
 
 func (b *book) verify() agent.Verification { return agent.VerifyRun(&b.RunRecord, b.testimony) }
@@ -238,6 +247,22 @@ func TestGoodRecordsVerify(t *testing.T) {
 			b.commit(0)
 			b.close(agent.Completed)
 		},
+		"resumed although it has not ended": func(b *book) {
+			b.start(0)
+			b.Run.Status = agent.Stuck
+			b.reopen()
+			b.commit(0)
+			b.close(agent.Completed)
+		},
+		"a failed node tried again": func(b *book) {
+			b.start(0)
+			b.end(0, agent.CommandFailed)
+			b.close(agent.FailedStatus)
+			b.reopenAs(agent.RunReopenedData{Epoch: 2, Status: agent.FailedStatus, Nodes: []int{0}, NodeIDs: []string{nodeID(0)}})
+			b.event(agent.CommandReopened, nodeID(0), nodeID(0), struct{}{})
+			b.commit(0)
+			b.close(agent.Completed)
+		},
 		"an effect of a workflow's code": func(b *book) {
 			b.Commands = append(b.Commands, agent.CommandRecord{CommandID: "n0/pay", NodeID: nodeID(0), State: agent.Dispatched, DispatchNo: 1})
 			b.event(agent.CommandEmitted, nodeID(0), "n0/pay", agent.CommandEmittedData{})
@@ -296,7 +321,16 @@ func TestDifferencesAreNamed(t *testing.T) {
 		"started twice":                  {func(b *book) { b.event(agent.RunStarted, "", "", agent.RunStartedData{Input: runInput}) }, agent.CheckStart, 5},
 		"an epoch that nobody opened":    {func(b *book) { b.Run.Epoch = 2; b.event(agent.Progress, "", "", struct{}{}) }, agent.CheckEpoch, 5},
 		"an epoch that was opened twice": {func(b *book) { b.event(agent.RunReopened, "", "", struct{}{}) }, agent.CheckEpoch, 5},
-		"a node after its end":           {func(b *book) { b.start(0); b.commit(0); b.event(agent.NodeStarted, id, "", agent.NodeStartedData{}) }, agent.CheckNode, 10},
+		"resumed after success":          {func(b *book) { done(b); b.reopenAs(agent.RunReopenedData{Epoch: 2, Status: agent.Completed, Step: 1}) }, agent.CheckEnd, 12},
+		"resumed as what it was not": {func(b *book) {
+			b.close(agent.Cancelled)
+			b.reopenAs(agent.RunReopenedData{Epoch: 2, Status: agent.FailedStatus})
+		}, agent.CheckEnd, 6},
+		"resumed from another step":  {func(b *book) { b.reopenAs(agent.RunReopenedData{Epoch: 2, Status: agent.Stuck, Step: 1}) }, agent.CheckFold, 5},
+		"resumed in another epoch":   {func(b *book) { b.reopenAs(agent.RunReopenedData{Epoch: 3, Status: agent.Stuck}) }, agent.CheckEpoch, 5},
+		"a node that has not failed": {func(b *book) { b.reopenAs(agent.RunReopenedData{Epoch: 2, Status: agent.Stuck, Nodes: []int{0}}) }, agent.CheckFold, 5},
+		"nothing to reopen":          {func(b *book) { b.start(0); b.event(agent.CommandReopened, id, id, struct{}{}) }, agent.CheckCommand, 7},
+		"a node after its end":       {func(b *book) { b.start(0); b.commit(0); b.event(agent.NodeStarted, id, "", agent.NodeStartedData{}) }, agent.CheckNode, 10},
 		"a checkpoint before its node": {func(b *book) {
 			b.start(0)
 			b.checkpoint(agent.NodeBoundary, id)

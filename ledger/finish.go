@@ -216,7 +216,7 @@ func (t *txn) end(ctx context.Context, call agent.FinishCall, started bool) erro
 		}
 	}
 	t.writes.Queue(`UPDATE agent_executions SET status = $2, final_output = $3, error = $4, finished_at = $5, pause_intent = NULL,
-		started_at = CASE WHEN $6 THEN coalesce(started_at, $5) END WHERE run_id = $1`,
+		started_at = CASE WHEN $6 THEN coalesce(started_at, $5) ELSE started_at END WHERE run_id = $1`,
 		t.run.runID, call.Status, output, nullJSON(failure), t.now, started)
 	t.writes.Queue(`DELETE FROM model_output WHERE run_id = $1`, t.run.runID)
 	t.wakeQueue()

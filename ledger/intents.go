@@ -73,7 +73,7 @@ func (l *Ledger) IntentDelivered(ctx context.Context, i Intent) error {
 	err := pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
 		if i.Kind == StartIntent {
 			_, err := tx.Exec(ctx, `UPDATE agent_executions SET status = 'running', started_at = coalesce(started_at, clock_timestamp())
-				WHERE run_id = $1 AND status = 'queued'`, i.RunID)
+				WHERE run_id = $1 AND epoch = $2 AND status = 'queued'`, i.RunID, i.Epoch)
 			if err != nil {
 				return err
 			}

@@ -44,6 +44,25 @@ func (l *Ledger) QuietRuns(ctx context.Context, quiet time.Duration, after strin
 	return runs, nil
 }
 
+// Recoverable lists runs that Temporal may have lost: open ones, and those that ended as EXECUTION_LOST. They come by run id,
+// those after a given one ("" for the first), at most limit. The status of a stuck run is the one it had before.
+func (l *Ledger) Recoverable(ctx context.Context, after string, limit int) ([]QuietRun, error) {
+	rows, err := l.pool.Query(ctx, `SELECT r.run_id, r.epoch, CASE r.status WHEN 'stuck' THEN coalesce(r.status_before, 'running') ELSE r.status END,
+			coalesce((SELECT max(sequence_number) FROM agent_execution_events WHERE run_id = r.run_id), 0),
+			EXISTS (SELECT FROM intents i WHERE i.run_id = r.run_id AND i.epoch = r.epoch AND i.kind = 'start' AND i.delivered_at IS NOT NULL)
+		FROM agent_executions r WHERE ($1::uuid IS NULL OR r.run_id > $1)
+			AND (r.finished_at IS NULL OR r.status = 'failed' AND r.error ->> 'code' = $3)
+		ORDER BY r.run_id LIMIT $2`, nullText(after), limit, agent.CodeExecutionLost)
+	if err != nil {
+		return nil, fmt.Errorf("list runs to recover: %w", err)
+	}
+	runs, err := pgx.CollectRows(rows, pgx.RowToStructByPos[QuietRun])
+	if err != nil {
+		return nil, fmt.Errorf("list runs to recover: %w", err)
+	}
+	return runs, nil
+}
+
 // EndLost ends a run whose execution is over without a word in the ledger: as failed for that reason, or as cancelled, by
 // whoever asked for it. ended is false when the run is no longer as it was looked at; nothing is written then.
 func (l *Ledger) EndLost(ctx context.Context, q QuietRun, status agent.Status, reason *agent.Error) (ended bool, err error) {

@@ -107,7 +107,7 @@ func (l ledger) RunRecord(context.Context, string) (*agent.RunRecord, error) {
 	return &agent.RunRecord{Run: agent.Run{RunID: "r", Epoch: 2, Status: agent.Running, StartSequence: 1}, Last: 2, Chain: "c2",
 		Log: []agent.Link{{Sequence: 1, Chain: "c1"}, {Sequence: 2, Chain: "c2"}},
 		Events: []agent.Event{{Sequence: 1, Type: agent.RunStarted, Epoch: 1, Data: []byte("{}")},
-			{Sequence: 2, Type: agent.RunReopened, Epoch: 2, Data: []byte("{}")}}}, nil
+			{Sequence: 2, Type: agent.RunReopened, Epoch: 2, Data: []byte(`{"epoch": 2, "status_before": "stuck"}`)}}}, nil
 }
 
 func verified(t testing.TB, temporal verify.Temporal) agent.Verification {
