@@ -225,8 +225,12 @@ func (l *fakeLedger) Resume(_ context.Context, r agent.Resume) (agent.Resumed, e
 	if !run.Status.Terminal() || run.Status == agent.Completed {
 		return agent.Resumed{}, &agent.ConflictError{Reason: agent.ConflictRunOpen, Detail: "run " + r.RunID + " is " + string(run.Status)}
 	}
-	run.Epoch, run.Status, run.FinishedAt = run.Epoch+1, agent.Queued, nil
-	return agent.Resumed{Run: run.Run, Step: len(l.checkpoints[r.RunID])}, nil
+	step := len(l.checkpoints[r.RunID])
+	data := agent.RunReopenedData{Epoch: run.Epoch + 1, Status: run.Status, By: r.By, Reason: r.Reason, Step: step}
+	run.Epoch, run.Status, run.FinishedAt, run.Error = run.Epoch+1, agent.Queued, nil, nil
+	l.event(l.conversations[run.ConversationID], &run.Run, agent.Event{Type: agent.RunReopened}, data)
+	l.wake(run.ConversationID)
+	return agent.Resumed{Run: run.Run, Step: step}, nil
 }
 
 func (l *fakeLedger) LatestRun(_ context.Context, conversationID string) (runID string, checkpoint bool, err error) {

@@ -164,7 +164,7 @@ func TestStepsAfterAResume(t *testing.T) {
 	require.Equal(t, "say was skipped", o.Steps[3].Reason)
 	require.Equal(t, "in_doubt", o.ToolCalls[1].Status)
 	require.Equal(t, 2, o.ToolCalls[1].Attempt)
-	require.Equal(t, 2, o.Metrics.Retries)
+	require.Equal(t, 3, o.Metrics.Retries)
 }
 
 func TestEventPages(t *testing.T) {

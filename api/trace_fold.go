@@ -82,6 +82,11 @@ func (t *trace) addToRun(run *tracedRun, e agent.Event) {
 		run.End, run.EndMS, run.Error, run.reopened = nil, nil, nil, at
 		run.State = "running"
 		run.Executions++
+		for _, id := range read[agent.RunReopenedData](e).NodeIDs {
+			if n := t.nodes[[2]string{run.RunID, id}]; n != nil { // it is tried again, and not started once more
+				n.State, n.Error, n.End, n.EndMS = "running", nil, nil, nil
+			}
+		}
 	case agent.PlanGenerated, agent.PlanRevised:
 		run.planned, run.plan = at, map[string][]string{}
 		if graph := read[agent.PlanGeneratedData](e).TaskGraph; graph != nil {

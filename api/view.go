@@ -192,7 +192,10 @@ func (v *runView) add(e agent.Event) {
 		if read[agent.CommandResolvedData](e).Outcome == agent.OutcomeRetry {
 			v.decided(e, "running", nil, 0)
 		}
+	case agent.RunReopened:
+		v.reopened(read[agent.RunReopenedData](e))
 	case agent.CommandReopened:
+		v.object.Metrics.Retries++
 		v.decided(e, "running", nil, 0)
 	case agent.AttemptDiscarded:
 		v.object.Metrics.Retries++
@@ -202,6 +205,16 @@ func (v *runView) add(e agent.Event) {
 	case agent.RunCompleted:
 		v.object.Summary = read[agent.RunCompletedData](e).Summary
 	default:
+	}
+}
+
+// reopened opens the steps that a resume tries again. They are not started once more.
+func (v *runView) reopened(d agent.RunReopenedData) {
+	for _, id := range d.NodeIDs {
+		if at, ok := v.steps[id]; ok {
+			s := &v.object.Steps[at]
+			s.Status, s.FinishedAt, s.Error = "running", nil, nil
+		}
 	}
 }
 

@@ -33,6 +33,8 @@ type outbox struct {
 	// queued runs wait for their turn; a call of ReleaseQueued releases one, or fails of one of releaseErrors.
 	queued        []string
 	releaseErrors []error
+	// epoch is that of the runs, 1 unless set.
+	epoch int
 }
 
 type row struct {
@@ -99,7 +101,7 @@ func (o *outbox) IntentFailed(_ context.Context, i ledger.Intent, retryIn time.D
 }
 
 func (o *outbox) StartInput(_ context.Context, runID string) (agent.RunInput, error) {
-	return agent.RunInput{RunID: runID, Epoch: 1, Agent: "default", Mode: agent.ModePlan}, nil
+	return agent.RunInput{RunID: runID, Epoch: max(1, o.epoch), Agent: "default", Mode: agent.ModePlan}, nil
 }
 
 func (o *outbox) EndUnstarted(_ context.Context, i ledger.Intent) (bool, error) {
@@ -138,9 +140,16 @@ type temporal struct {
 	errors []error
 	// missing is what Temporal says of every execution, nil when they are there.
 	missing error
+	// executions, if set, are those that Temporal has.
+	executions *executions
+	// started is what the last start was asked for with.
+	started client.StartWorkflowOptions
 }
 
-func (t *temporal) DescribeWorkflowExecution(context.Context, string, string) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+func (t *temporal) DescribeWorkflowExecution(ctx context.Context, id, executionID string) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+	if t.executions != nil {
+		return t.executions.DescribeWorkflowExecution(ctx, id, executionID)
+	}
 	return &workflowservice.DescribeWorkflowExecutionResponse{}, t.missing
 }
 
@@ -164,6 +173,9 @@ func (t *temporal) ExecuteWorkflow(_ context.Context, o client.StartWorkflowOpti
 	if name != agent.WorkflowName || args[0].(agent.RunInput).RunID != o.ID || !o.WorkflowExecutionErrorWhenAlreadyStarted {
 		return nil, errors.New("started otherwise than agreed")
 	}
+	t.mu.Lock()
+	t.started = o
+	t.mu.Unlock()
 	return nil, t.answer("start " + o.ID)
 }
 

@@ -315,3 +315,49 @@ func TestStuckRunsEnd(t *testing.T) {
 	require.Equal(t, agent.Cancelled, status)
 	require.Nil(t, failure)
 }
+
+// Runs that Temporal may have lost: those without an end, and those that ended as lost.
+func TestRecoverable(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	want := map[string]ledger.QuietRun{}
+	expect := func(run agent.Run, status agent.Status, started bool) {
+		want[run.RunID] = ledger.QuietRun{RunID: run.RunID, Epoch: b.read(t, run).Epoch, Status: status, Started: started, Sequence: b.last(t, run)}
+	}
+	open := b.accepted(t, twoStep(t))
+	expect(open, agent.Running, true)
+	queued, _, err := b.Accept(t.Context(), acceptance(twoStep(t)))
+	require.NoError(t, err)
+	expect(queued, agent.Queued, false)
+	stuck := b.accepted(t, twoStep(t))
+	b.stick(t, stuck)
+	expect(stuck, agent.Running, true)
+	lost := b.accepted(t, twoStep(t))
+	b.lose(t, lost)
+	expect(lost, agent.FailedStatus, true)
+	again := b.accepted(t, twoStep(t))
+	b.lose(t, again)
+	b.resume(t, again)
+	expect(again, agent.Queued, false)
+	cancelling := b.accepted(t, twoStep(t))
+	_, err = b.RequestCancel(t.Context(), owner, cancelling.RunID, "", "")
+	require.NoError(t, err)
+	expect(cancelling, agent.Cancelling, true)
+	for _, status := range []agent.Status{agent.FailedStatus, agent.Cancelled} {
+		b.finish(t, b.accepted(t, twoStep(t)), status)
+	}
+	found := map[string]ledger.QuietRun{}
+	after := ""
+	for {
+		page, err := b.Recoverable(t.Context(), after, 2)
+		require.NoError(t, err)
+		for _, q := range page {
+			require.Greater(t, q.RunID, after)
+			found[q.RunID], after = q, q.RunID
+		}
+		if len(page) < 2 {
+			break
+		}
+	}
+	require.Equal(t, want, found)
+}

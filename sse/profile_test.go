@@ -86,6 +86,8 @@ func sampleEvents(t testing.TB) []agent.Event {
 		{agent.RunCompleted, "", "", 0, data(t, agent.RunCompletedData{FinalOutput: "42", Summary: "2 steps"})},
 		{agent.RunFailed, "", "", 0, data(t, agent.RunFailedData{Error: failure})},
 		{agent.RunCancelled, "", "", 0, data(t, agent.RunCancelledData{Reason: "enough", By: "local"})},
+		{agent.RunReopened, "", "", 0, data(t, agent.RunReopenedData{Epoch: 2, Status: agent.FailedStatus, By: "local", Reason: "mended", Step: 1, Nodes: []int{1}, NodeIDs: []string{"say"}})},
+		{agent.CommandReopened, "say", "say", 1, data(t, agent.CommandReopenedData{Reason: "the run was resumed"})},
 	}
 	have := map[agent.EventType]bool{}
 	for _, s := range samples {

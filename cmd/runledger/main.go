@@ -24,6 +24,7 @@ type commands struct {
 	Events  eventsCmd  `cmd:"" help:"Print the events of a run."`
 	Replay  replayCmd  `cmd:"" help:"Hold recorded runs to the workflow of this binary."`
 	Verify  verifyCmd  `cmd:"" help:"Check a run's record against its own rules and against Temporal's history; exit status 3 when they differ."`
+	Recover recoverCmd `cmd:"" help:"Resume the runs that Temporal has lost, as after the loss of its database."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
 	LogLevel slog.Level `help:"debug, info, warn or error." default:"info" env:"RUNLEDGER_LOG_LEVEL"`
