@@ -104,9 +104,13 @@ func (t *txn) reopen(ctx context.Context, r agent.Resume) (step int, err error) 
 	if err != nil {
 		return 0, err
 	}
+	failed, err := t.commandRows(ctx, "state = 'failed'")
+	if err != nil {
+		return 0, err
+	}
 	data := agent.RunReopenedData{Epoch: t.run.epoch, Status: before, By: textSafe(r.By), Reason: textSafe(r.Reason)}
 	for i, n := range nodes {
-		if t.state.Failed.Has(i) && !n.OnError.Handled() {
+		if t.state.Failed.Has(i) && (!n.OnError.Handled() || cutShort(n, failed)) {
 			data.Nodes, data.NodeIDs = append(data.Nodes, i), append(data.NodeIDs, n.ID)
 			t.state.Failed = t.state.Failed.Without(i)
 		}
@@ -118,7 +122,7 @@ func (t *txn) reopen(ctx context.Context, r agent.Resume) (step int, err error) 
 	if err := t.announce(ctx); err != nil {
 		return 0, err
 	}
-	if err := t.reopenFailed(ctx, nodes, data.NodeIDs); err != nil {
+	if err := t.reopenFailed(nodes, data.NodeIDs, failed); err != nil {
 		return 0, err
 	}
 	// Those that were stopped are dispatched again when the new execution comes to them, as often as new ones.

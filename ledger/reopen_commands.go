@@ -109,27 +109,17 @@ func (t *txn) announceHTTP(c *agent.CommandRow, input []byte) error {
 
 // reopenFailed lets the commands be tried again whose failure has ended a node, or the planning, and with it the run; or would
 // have, had the run not been lost before. Failures that a model has answered, that the plan went on with, or after which a
-// node has another try, stay. failed are the nodes that have failed by the record and are tried again.
+// node has another try, stay. nodeIDs are the nodes that have failed by the record and are tried again.
 //
 // The effects inside of such a command that have failed are tried again with it: nobody knows which of them it failed of.
-func (t *txn) reopenFailed(ctx context.Context, nodes []agent.Node, failed []string) error {
-	commands, err := t.commandRows(ctx, "state = 'failed'")
-	if err != nil {
-		return err
-	}
+func (t *txn) reopenFailed(nodes []agent.Node, nodeIDs []string, commands []*agent.CommandRow) error {
 	again := map[string]bool{}
-	newest := map[string]string{} // by node
+	for _, id := range nodeIDs { // one whose own code asks for effects has no command of its own
+		again[id] = !slices.ContainsFunc(commands, func(c *agent.CommandRow) bool { return c.CommandID == id })
+	}
 	for _, c := range commands {
-		if t.endedIts(c, nodes, failed) {
-			newest[c.NodeID] = c.CommandID
-		}
-	}
-	for _, id := range newest {
-		again[id] = true
-	}
-	for _, id := range failed { // one whose own code asks for effects has no command of its own
-		if newest[id] == "" {
-			again[id] = true
+		if t.endedIts(c, nodes) {
+			again[c.CommandID] = true
 		}
 	}
 	for _, c := range commands {
@@ -152,7 +142,7 @@ func (t *txn) reopenFailed(ctx context.Context, nodes []agent.Node, failed []str
 
 // endedIts reports whether the failure of a command has ended its node, or the planning, without the plan going on; or will,
 // as soon as an execution meets it. The run's state is the one with the failed nodes open again.
-func (t *txn) endedIts(c *agent.CommandRow, nodes []agent.Node, failed []string) bool {
+func (t *txn) endedIts(c *agent.CommandRow, nodes []agent.Node) bool {
 	if _, inner := agent.OwnerCommandID(c.CommandID); inner {
 		return false
 	}
@@ -163,15 +153,21 @@ func (t *txn) endedIts(c *agent.CommandRow, nodes []agent.Node, failed []string)
 		return false // its model reads it
 	}
 	i := slices.IndexFunc(nodes, func(n agent.Node) bool { return n.ID == c.NodeID })
-	switch {
-	case i < 0 || nodes[i].OnError.Handled() || t.state.Done(i):
+	if i < 0 || nodes[i].OnError.Handled() || t.state.Done(i) {
 		return false
-	case slices.Contains(failed, c.NodeID) || nodes[i].Kind == agent.ReactNode:
-		return true
 	}
-	tries := 1
-	if nodes[i].Retry != nil {
-		tries = nodes[i].Retry.MaxAttempts
+	return nodes[i].Kind == agent.ReactNode || c.CommandID == lastTry(nodes[i])
+}
+
+// lastTry is the command of a node's last try.
+func lastTry(n agent.Node) string {
+	if n.Retry == nil {
+		return n.ID
 	}
-	return c.CommandID == agent.RetryCommandID(c.NodeID, tries)
+	return agent.RetryCommandID(n.ID, n.Retry.MaxAttempts)
+}
+
+// cutShort reports whether a node has failed with tries left: the run was being stopped. Nothing has gone on from there.
+func cutShort(n agent.Node, failed []*agent.CommandRow) bool {
+	return n.Retry != nil && !slices.ContainsFunc(failed, func(c *agent.CommandRow) bool { return c.CommandID == lastTry(n) })
 }

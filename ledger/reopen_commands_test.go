@@ -27,6 +27,7 @@ func (b *bench) again(t testing.TB, run agent.Run) []string {
 
 const ( // nodes of one tool call each
 	retried  = `{"nodes": [{"id": "a", "kind": "tool", "tool": "put", "args": {}, "retry": {"max_attempts": 3}}, {"id": "b", "kind": "tool", "tool": "put", "args": {}}]}`
+	cutOff   = `{"nodes": [{"id": "a", "kind": "tool", "tool": "put", "args": {}, "on_error": "continue", "retry": {"max_attempts": 2}}, {"id": "b", "kind": "tool", "tool": "put", "args": {}}]}`
 	handled  = `{"nodes": [{"id": "a", "kind": "tool", "tool": "put", "args": {}, "on_error": "continue"}, {"id": "s", "kind": "tool", "tool": "put", "args": {}, "on_error": "skip_dependents"}, {"id": "b", "kind": "tool", "tool": "put", "args": {}}]}`
 	twoTools = `{"nodes": [{"id": "a", "kind": "tool", "tool": "put", "args": {}}, {"id": "b", "kind": "tool", "tool": "put", "args": {}}]}`
 )
@@ -56,7 +57,9 @@ func TestWhichFailuresAreTriedAgain(t *testing.T) {
 		"two of them": {twoTools, []doing{failing("b", 1), failing("a", 0), nodeFails(1, "a", 0, false), nodeFails(2, "b", 1, false), ends}, false, []string{"a", "b"}, []string{"b", "a"}},
 		"one that nobody wrote down before the run was lost": {twoTools, []doing{failing("a", 0)}, true, nil, []string{"a"}},
 		"the last of all tries":                              {retried, []doing{failing("a", 0), failing("a~2", 0), failing("a~3", 0), nodeFails(1, "a", 0, false), ends}, false, []string{"a"}, []string{"a~3"}},
-		"the last try before another node ended the run":     {retried, []doing{failing("a", 0), failing("b", 1), nodeFails(1, "b", 1, false), nodeFails(2, "a", 0, false), ends}, false, []string{"a", "b"}, []string{"a", "b"}},
+		"not a try of a node that another one stopped":       {retried, []doing{failing("a", 0), failing("b", 1), nodeFails(1, "b", 1, false), nodeFails(2, "a", 0, false), ends}, false, []string{"a", "b"}, []string{"b"}},
+		"nor one that the plan would go on with":             {cutOff, []doing{failing("a", 0), failing("b", 1), nodeFails(1, "b", 1, false), nodeFails(2, "a", 0, true), ends}, false, []string{"a", "b"}, []string{"b"}},
+		"but one that it did go on with":                     {cutOff, []doing{failing("a", 0), failing("a~2", 0), nodeFails(1, "a", 0, true), failing("b", 1), nodeFails(2, "b", 1, false), ends}, false, []string{"b"}, []string{"b"}},
 		"not a try that another one follows":                 {retried, []doing{failing("a", 0), failing("a~2", 0)}, true, nil, []string{}},
 		"the last of all tries, of a run that was lost":      {retried, []doing{failing("a", 0), failing("a~2", 0), failing("a~3", 0)}, true, nil, []string{"a~3"}},
 		"not what the plan goes on with":                     {handled, []doing{failing("a", 0), nodeFails(1, "a", 0, true), failing("s", 1), nodeFails(2, "s", 1, true), failing("b", 2), nodeFails(3, "b", 2, false), ends}, false, []string{"b"}, []string{"b"}},

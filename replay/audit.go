@@ -190,6 +190,7 @@ func (a *runRecord) readEvents(ctx context.Context, record Record, plan *agent.P
 				planner = d.Source == "planner"
 			case e.Type == agent.RunReopened:
 				clear(a.fatal)
+				a.reopened(e.Sequence)
 			case e.Type == agent.NodeFailed:
 				var d agent.NodeFailedData
 				if err := json.Unmarshal(e.Data, &d); err != nil {
@@ -212,6 +213,16 @@ func (a *runRecord) readEvents(ctx context.Context, record Record, plan *agent.P
 		a.shape = plan.Shape(&a.run.Definition)
 	}
 	return nil
+}
+
+// reopened takes back what an earlier execution had stopped: the next one has not come to it, else it has another outcome.
+func (a *runRecord) reopened(sequence int64) {
+	for _, id := range sortedKeys(a.rows) {
+		if row := a.rows[id]; row.State == agent.CommandAborted && row.Sequence < sequence {
+			delete(a.rows, id)
+			a.fenced = append(a.fenced, id)
+		}
+	}
 }
 
 // ending is how the run ended by its record.

@@ -10,8 +10,10 @@ import (
 
 	enumspb "go.temporal.io/api/enums/v1"
 	historypb "go.temporal.io/api/history/v1"
+	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/worker"
@@ -50,6 +52,44 @@ func FetchHistory(ctx context.Context, c client.Client, workflowID, runID string
 	return history, nil
 }
 
+// FetchHistories reads the histories of a run's executions, the newest first: those of a resumed run, and those that were continued
+// as new ones. Earlier ones that the server keeps no longer are left out.
+func FetchHistories(ctx context.Context, c client.Client, workflowID string) ([]*historypb.History, error) {
+	newest, err := FetchHistory(ctx, c, workflowID, "")
+	if err != nil {
+		return nil, err
+	}
+	all := []*historypb.History{newest}
+	for id := before(newest); id != ""; {
+		history, err := FetchHistory(ctx, c, workflowID, id)
+		var gone *serviceerror.NotFound
+		if errors.As(err, &gone) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, history)
+		id = before(history)
+	}
+	return all, nil
+}
+
+// before is the execution that came before that of a history; "" for none.
+func before(h *historypb.History) (id string) {
+	if len(h.Events) == 0 {
+		return ""
+	}
+	started := h.Events[0].GetWorkflowExecutionStartedEventAttributes()
+	if id = started.GetContinuedExecutionRunId(); id != "" {
+		return id
+	}
+	if payload := started.GetMemo().GetFields()["resumed_from"]; payload != nil {
+		_ = converter.GetDefaultDataConverter().FromPayload(payload, &id) // another data converter's: it is not known
+	}
+	return id
+}
+
 // Execution names an execution of a run in Temporal: its workflow id is the run's id.
 type Execution struct {
 	WorkflowID string
@@ -78,8 +118,9 @@ func Started(ctx context.Context, c client.Client, namespace string, since time.
 
 // Outcome is what a replay of a history gave.
 type Outcome struct {
-	// RunID is the run that the history is of.
+	// RunID is the run that the history is of, Epoch the execution of it.
 	RunID string
+	Epoch int
 	// Events is the length of the history.
 	Events int
 	// Divergence is where the code first leaves the history, nil when it follows it to its end.
@@ -93,7 +134,7 @@ func History(h *historypb.History) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	out := Outcome{RunID: in.RunID, Events: len(h.Events)}
+	out := Outcome{RunID: in.RunID, Epoch: in.Epoch, Events: len(h.Events)}
 	if len(h.Events) < firstTask {
 		return out, nil
 	}

@@ -49,8 +49,8 @@ type hearing struct {
 	heard      map[string]bool // executions, by Temporal's run id
 }
 
-// hearAll reads the newest execution, which Temporal finds by itself, those that it continued, and those that the visibility
-// store lists, which may know of a fresh one a moment late.
+// hearAll reads the newest execution, which Temporal finds by itself, those that it continued or follows, and those that the
+// visibility store lists, which may know of a fresh one a moment late.
 func (h *hearing) hearAll(ctx context.Context) error {
 	if err := h.execution(ctx, ""); err != nil {
 		return err
@@ -83,9 +83,9 @@ func (h *hearing) execution(ctx context.Context, id string) error {
 	}
 	h.heard[id] = true
 	var (
-		epoch     int
-		workflow  string
-		continued string
+		epoch    int
+		workflow string
+		earlier  []string // the execution that it continued, and the one of an earlier epoch that it follows
 	)
 	scheduled := map[int64]scheduledActivity{}
 	events := h.temporal.GetWorkflowHistory(ctx, h.workflowID, id, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
@@ -101,7 +101,7 @@ func (h *hearing) execution(ctx context.Context, id string) error {
 				return nil
 			}
 			h.heard[started.GetOriginalExecutionRunId()] = true
-			workflow, continued = started.GetWorkflowType().GetName(), started.GetContinuedExecutionRunId()
+			workflow, earlier = started.GetWorkflowType().GetName(), []string{started.GetContinuedExecutionRunId(), resumedFrom(started)}
 			var in agent.RunInput
 			if !read(started.GetInput(), &in) {
 				h.Unread++
@@ -119,15 +119,25 @@ func (h *hearing) execution(ctx context.Context, id string) error {
 		default:
 		}
 	}
-	if continued == "" {
-		return nil
+	for _, id := range earlier {
+		if id == "" {
+			continue
+		}
+		err := h.execution(ctx, id)
+		var gone *serviceerror.NotFound
+		if err != nil && !errors.As(err, &gone) {
+			return err
+		}
 	}
-	err := h.execution(ctx, continued)
-	var gone *serviceerror.NotFound
-	if errors.As(err, &gone) {
-		return nil
+	return nil
+}
+
+// resumedFrom is the execution that a resumed run had before, as the dispatcher has noted it; "" for none.
+func resumedFrom(started *historypb.WorkflowExecutionStartedEventAttributes) (id string) {
+	if payload := started.GetMemo().GetFields()["resumed_from"]; payload != nil {
+		_ = converter.GetDefaultDataConverter().FromPayload(payload, &id) // else the visibility store may know of it
 	}
-	return err
+	return id
 }
 
 type scheduledActivity struct {

@@ -18,7 +18,7 @@ import (
 
 type replayCmd struct {
 	serverFlags
-	RunID  string        `name:"run" xor:"what" required:"" help:"Replay the newest execution of this run."`
+	RunID  string        `name:"run" xor:"what" required:"" help:"Replay the executions of this run, the newest first."`
 	Since  time.Duration `xor:"what" required:"" help:"Replay every execution that was started since then, e.g. 24h."`
 	Ledger bool          `help:"With --run: audit the run instead, from the ledger alone."`
 	File   string        `type:"existingfile" xor:"what" required:"" help:"Replay a history from a file, as the temporal command or the Web UI write it."`
@@ -53,11 +53,19 @@ func (c *replayCmd) Run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	defer temporal.Close()
-	executions := []replay.Execution{{WorkflowID: c.RunID}}
-	if c.RunID == "" {
-		if executions, err = replay.Started(ctx, temporal, c.TemporalNamespace, time.Now().Add(-c.Since)); err != nil {
-			return err
+	if c.RunID != "" {
+		histories, err := replay.FetchHistories(ctx, temporal, c.RunID)
+		if err != nil {
+			report.add(c.RunID, replayOne{err: err})
 		}
+		for _, history := range histories {
+			report.add(c.RunID, replayed(history, nil))
+		}
+		return report.end()
+	}
+	executions, err := replay.Started(ctx, temporal, c.TemporalNamespace, time.Now().Add(-c.Since))
+	if err != nil {
+		return err
 	}
 	report.addAll(ctx, temporal, executions)
 	return report.end()
@@ -119,16 +127,20 @@ func (r *replayReport) addAll(ctx context.Context, temporal client.Client, execu
 }
 
 func (r *replayReport) add(name string, one replayOne) {
+	epoch := ""
+	if one.outcome.Epoch > 1 {
+		epoch = fmt.Sprintf("  epoch %d", one.outcome.Epoch)
+	}
 	switch {
 	case one.err != nil:
 		r.unread++
 		fmt.Fprintf(r.out, "%s  cannot be read: %v\n", name, one.err)
 	case one.outcome.Divergence != nil:
 		r.diverged++
-		fmt.Fprintf(r.out, "%s  %d events  diverges at %s\n", one.outcome.RunID, one.outcome.Events, one.outcome.Divergence)
+		fmt.Fprintf(r.out, "%s%s  %d events  diverges at %s\n", one.outcome.RunID, epoch, one.outcome.Events, one.outcome.Divergence)
 	default:
 		r.ok++
-		fmt.Fprintf(r.out, "%s  %d events  ok\n", one.outcome.RunID, one.outcome.Events)
+		fmt.Fprintf(r.out, "%s%s  %d events  ok\n", one.outcome.RunID, epoch, one.outcome.Events)
 	}
 }
 
