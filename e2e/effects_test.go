@@ -5,11 +5,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
 // effects is a server that does what tools ask for and counts it by idempotency key. Paths below /hold/ wait until they
-// are released, so that a test can break things while an effect is at work.
+// are released, so that a test can break things while an effect is at work. Paths below /broken/ are refused until they are
+// mended; of those below /lost/ nobody learns that they took place.
 type effects struct {
 	*httptest.Server
 	mu      sync.Mutex
@@ -18,6 +20,7 @@ type effects struct {
 	gone    chan string // those whose caller went away while they were held
 	release chan struct{}
 	once    sync.Once
+	mended  atomic.Bool
 }
 
 func startEffects(t testing.TB) *effects {
@@ -39,15 +42,30 @@ func startEffects(t testing.TB) *effects {
 		w.Header().Set("Retry-After", "600")
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
+	mux.HandleFunc("/broken/{what}", func(w http.ResponseWriter, r *http.Request) {
+		if !e.mended.Load() {
+			http.Error(w, `{"error": "broken"}`, http.StatusBadRequest)
+			return
+		}
+		e.answer(w, r)
+	})
+	mux.HandleFunc("/lost/{what}", func(_ http.ResponseWriter, r *http.Request) {
+		e.note(r)
+		panic(http.ErrAbortHandler) // the connection ends instead of the answer
+	})
 	e.Server = httptest.NewServer(mux)
 	t.Cleanup(func() { e.letGo(); e.Close() })
 	return e
 }
 
-func (e *effects) answer(w http.ResponseWriter, r *http.Request) {
+func (e *effects) note(r *http.Request) {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.calls[r.Header.Get("Idempotency-Key")]++
-	e.mu.Unlock()
+}
+
+func (e *effects) answer(w http.ResponseWriter, r *http.Request) {
+	e.note(r)
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = fmt.Fprintf(w, `{"did": %q}`, r.PathValue("what"))
 }
@@ -77,4 +95,11 @@ func (e *effects) abandoned(t testing.TB) {
 func (e *effects) get(id, path string, dependsOn ...string) object {
 	return object{"id": id, "kind": "tool", "tool": "http_request", "depends_on": dependsOn,
 		"args": object{"method": "GET", "url": e.URL + path}}
+}
+
+// send is a node that lets the server do something that must not be done twice.
+func (e *effects) send(id, path string, dependsOn ...string) object {
+	node := e.get(id, path, dependsOn...)
+	node["args"].(object)["method"] = "POST"
+	return node
 }

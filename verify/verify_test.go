@@ -117,13 +117,18 @@ func verified(t testing.TB, temporal verify.Temporal) agent.Verification {
 	return v
 }
 
-// TestEveryExecutionIsHeard: those that are listed, those that are not yet, and those that were continued.
+// TestEveryExecutionIsHeard: those that are listed, those that are not yet, those that were continued, and those that were resumed.
 func TestEveryExecutionIsHeard(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(a *archive){
 		"listed":    func(*archive) {},
 		"unlisted":  func(a *archive) { a.unlisted["second"] = true },
 		"continued": func(a *archive) { a.unlisted["first"], a.unlisted["second"] = true, true },
+		"resumed": func(a *archive) {
+			a.unlisted["first"], a.unlisted["second"] = true, true
+			a.executions[1].Events[0].GetWorkflowExecutionStartedEventAttributes().Memo = &commonpb.Memo{Fields: map[string]*commonpb.Payload{
+				"resumed_from": payload(t, "first").Payloads[0]}}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			continued := ""
