@@ -164,8 +164,8 @@ func TestRecoverATerminatedRun(t *testing.T) {
 	s.requireSound(t, c, run.RunID, 2)
 }
 
-// turns is a model that asks for a path of a server in each of its turns, and answers when it has been through all of them. The
-// paths stand in the user's message.
+// turns is a model that asks for a path of a server, or a whole URL, in each of its turns, and answers when it has been through all
+// of them. They stand in the user's message.
 type turns struct{ fx *effects }
 
 func (m turns) Generate(_ context.Context, req model.Request, emit func(model.Delta)) (model.Reply, error) {
@@ -187,7 +187,11 @@ func (m turns) Generate(_ context.Context, req model.Request, emit func(model.De
 		}
 		return reply, nil
 	}
-	arguments, err := json.Marshal(object{"method": "GET", "url": m.fx.URL + paths[turn]})
+	url := paths[turn]
+	if strings.HasPrefix(url, "/") {
+		url = m.fx.URL + url
+	}
+	arguments, err := json.Marshal(object{"method": "GET", "url": url})
 	return model.Reply{Finish: model.FinishTools, ToolCalls: []model.ToolCall{{ID: fmt.Sprint("call", turn), Name: "http_request", Arguments: string(arguments)}}}, err
 }
 

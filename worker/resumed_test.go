@@ -317,6 +317,13 @@ func requireResumedRules(t testing.TB, events []agent.Event) {
 	}
 }
 
+func checksOf(v agent.Verification) (checks []agent.Check) {
+	for _, d := range v.Differences {
+		checks = append(checks, d.Check)
+	}
+	return checks
+}
+
 // The executions of a run stand one after the other under its id; each says which one it follows.
 func TestTheChainOfExecutions(t *testing.T) {
 	t.Parallel()
@@ -347,4 +354,11 @@ func TestTheChainOfExecutions(t *testing.T) {
 	s.requireResumed(t, run, 3)
 	require.Equal(t, 1, s.counting.calls[run.RunID+"/a"])
 	require.Equal(t, 1, shop.done[run.RunID+"/b"])
+
+	// A hand that covers its tracks in the chain is found by what run_reopened says of the record, and by Temporal.
+	s.sql(t, `UPDATE agent_execution_events SET event_data = jsonb_set(event_data, '{from_step}', '2') WHERE event_type = 'run_reopened' AND epoch = 3`)
+	v := s.verify(t, run)
+	require.False(t, v.OK)
+	require.Contains(t, checksOf(v), agent.CheckFold)
+	require.Contains(t, checksOf(v), agent.CheckChain)
 }
