@@ -133,7 +133,10 @@ func Apply(s State, e Event) (State, error) {
 		if err := decode(e, &d); err != nil {
 			return s, err
 		}
-		s.Status, s.Epoch = Running, max(e.Epoch, s.Epoch)
+		s.Epoch = max(e.Epoch, s.Epoch)
+		if s.Status != Paused { // a run that was lost while it was paused
+			s.Status = Running
+		}
 		for _, i := range d.Nodes {
 			s.Failed = s.Failed.Without(i)
 		}

@@ -178,7 +178,7 @@ func (r *Recovery) recover(ctx context.Context, q ledger.QuietRun, found Recover
 	switch found.What {
 	case Resumed:
 		var resumed agent.Resumed
-		resumed, err = r.Runs.Resume(ctx, agent.Resume{RunID: q.RunID, Lost: q.Epoch, By: r.By, Reason: found.Why})
+		resumed, err = r.Runs.Resume(ctx, agent.Resume{Owner: agent.AnyOwner, RunID: q.RunID, Lost: q.Epoch, By: r.By, Reason: found.Why})
 		found.Step = resumed.Step
 	case Ended:
 		var ended bool

@@ -203,7 +203,7 @@ func TestResumeMeetsWhatALostWorkerHasAtWork(t *testing.T) {
 			run := b.accepted(t, twoStep(t))
 			lost := command{run: run, id: "a", effect: c.effect}
 			require.Equal(t, 1, b.begins(t, lost))
-			resumed, err := b.Resume(t.Context(), agent.Resume{RunID: run.RunID, Lost: 1})
+			resumed, err := b.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: run.RunID, Lost: 1})
 			require.NoError(t, err)
 			next := command{run: resumed.Run, id: "a", effect: c.effect, epoch: 2}
 			require.Equal(t, agent.MustWait, b.begin(t, next).Verdict)
@@ -227,7 +227,7 @@ func TestResumeDropsWhatWasOnItsWay(t *testing.T) {
 	before, err := b.ClaimIntents(t.Context(), 10)
 	require.NoError(t, err)
 	require.Len(t, before, 1)
-	_, err = b.Resume(t.Context(), agent.Resume{RunID: run.RunID, Lost: 1})
+	_, err = b.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: run.RunID, Lost: 1})
 	require.NoError(t, err)
 	claimed, err := b.ClaimIntents(t.Context(), 10)
 	require.NoError(t, err)
@@ -289,7 +289,7 @@ func TestCancelOfAResumedRunThatHasNotStarted(t *testing.T) {
 			b.fails(t, command{run: run, id: "a"})
 			b.begins(t, command{run: run, id: "b", index: 1, effect: agent.External})
 			started := b.read(t, run).StartedAt
-			_, err := b.Resume(t.Context(), agent.Resume{RunID: run.RunID, Lost: 1})
+			_, err := b.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: run.RunID, Lost: 1})
 			require.NoError(t, err)
 			require.Equal(t, []string{"a"}, b.again(t, run))
 			cancel(b, t, run)

@@ -198,10 +198,10 @@ func TestExecutionsOfSeveralEpochsAtOnce(t *testing.T) {
 			if now := b.read(t, c.run); now.Status.Terminal() {
 				lost = 0
 			}
-			_, err := b.Resume(t.Context(), agent.Resume{RunID: c.run.RunID, Lost: lost})
+			_, err := b.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: c.run.RunID, Lost: lost})
 			var conflict *agent.ConflictError
 			if errors.As(err, &conflict) { // it has ended meanwhile
-				_, err = b.Resume(t.Context(), agent.Resume{RunID: c.run.RunID})
+				_, err = b.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: c.run.RunID})
 			}
 			require.NoError(t, err)
 		}

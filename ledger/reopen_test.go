@@ -114,7 +114,7 @@ func TestResume(t *testing.T) {
 			b.runs(t, command{run: run, id: "a"}, `{"n":1}`)
 			c.end(b, t, run)
 			from := b.last(t, run) + 1
-			got, err := b.Resume(t.Context(), agent.Resume{RunID: run.RunID, By: "ada", Reason: "men\x00ded", Lost: c.lost})
+			got, err := b.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: run.RunID, By: "ada", Reason: "men\x00ded", Lost: c.lost})
 			require.NoError(t, err)
 			require.Equal(t, 1, got.Step)
 			require.Equal(t, 2, got.Run.Epoch)
@@ -172,10 +172,10 @@ func TestResumeRefuses(t *testing.T) {
 		"unknown":                           {agent.Resume{Owner: owner, RunID: newID()}, ""},
 		"no id":                             {agent.Resume{Owner: owner, RunID: "x"}, ""},
 		"another's":                         {agent.Resume{Owner: "stranger", RunID: failed.RunID}, ""},
-		"lost, and completed":               {agent.Resume{RunID: completed.RunID, Lost: 1}, agent.ConflictRunEnded},
-		"lost, and failed by itself":        {agent.Resume{RunID: failed.RunID, Lost: 1}, agent.ConflictRunEnded},
-		"lost, and being cancelled":         {agent.Resume{RunID: cancelling.RunID, Lost: 1}, agent.ConflictRunOpen},
-		"lost in an epoch that it has left": {agent.Resume{RunID: again.RunID, Lost: 1}, agent.ConflictRunOpen},
+		"lost, and completed":               {agent.Resume{Owner: agent.AnyOwner, RunID: completed.RunID, Lost: 1}, agent.ConflictRunEnded},
+		"lost, and failed by itself":        {agent.Resume{Owner: agent.AnyOwner, RunID: failed.RunID, Lost: 1}, agent.ConflictRunEnded},
+		"lost, and being cancelled":         {agent.Resume{Owner: agent.AnyOwner, RunID: cancelling.RunID, Lost: 1}, agent.ConflictRunOpen},
+		"lost in an epoch that it has left": {agent.Resume{Owner: agent.AnyOwner, RunID: again.RunID, Lost: 1}, agent.ConflictRunOpen},
 	} {
 		last := value[int64](t, b, `SELECT sum(last_sequence)::bigint FROM conversations`)
 		_, err := b.Resume(t.Context(), c.resume)
@@ -201,7 +201,7 @@ func TestOfManyResumesOneWins(t *testing.T) {
 	results := make(chan error, 6)
 	for i := range cap(results) {
 		group.Go(func() {
-			_, err := b.Resume(t.Context(), agent.Resume{RunID: run.RunID, Lost: i % 2})
+			_, err := b.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: run.RunID, Lost: i % 2})
 			results <- err
 		})
 	}

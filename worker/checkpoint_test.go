@@ -20,7 +20,9 @@ func TestCheckpointsStaySmall(t *testing.T) {
 	t.Parallel()
 	const turns, large, small = 12, 60 << 10, 512
 	talk, err := tool.New(tool.Spec{Name: "talk", Description: "says a lot", Effect: agent.Idempotent},
-		func(_ context.Context, in number, _ tool.Call) (string, error) { return strings.Repeat("x", large), nil })
+		func(_ context.Context, in number, _ tool.Call) (string, error) {
+			return strings.Repeat("x", large), nil
+		})
 	require.NoError(t, err)
 	s := start(t, replies(func(req model.Request) (model.Reply, error) {
 		turn := 1

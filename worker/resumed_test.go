@@ -255,7 +255,7 @@ func TestRandomPlansAreResumed(t *testing.T) {
 				if stands.Status.Terminal() {
 					break
 				}
-				_, err = s.ledger.Resume(t.Context(), agent.Resume{RunID: run.RunID, Lost: 1, By: "recover"})
+				_, err = s.ledger.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: run.RunID, Lost: 1, By: "recover"})
 				require.NoError(t, err)
 				s.ended(t, run, 2)
 			}
