@@ -120,7 +120,7 @@ func TestStoppedCommands(t *testing.T) {
 	b.begins(t, next)
 	_, err = b.RequestCancel(t.Context(), owner, run.RunID, "me", "again")
 	require.NoError(t, err)
-	want = map[string]agent.StopOutcome{"a#fails": agent.StopOpen, "a#next": agent.StopOpen, "a#doubted": agent.StopInDoubt, "a#doubts": agent.StopOpen}
+	want = map[string]agent.StopOutcome{"a": agent.StopOpen, "a#next": agent.StopOpen, "a#doubted": agent.StopInDoubt, "a#doubts": agent.StopOpen}
 	require.Equal(t, want, b.stopped(t, run))
 }
 

@@ -365,3 +365,108 @@ func TestAnEarlierEpochWritesNothing(t *testing.T) {
 	require.Equal(t, []agent.EventType{agent.CommandResolved, agent.CommandCommitted}, b.types(t, run, last+1))
 	b.requireVerifies(t, run)
 }
+
+// R2-10: what nobody has approved is asked for anew when the run is resumed; an approval holds for the next try.
+func TestResumeAndApprovals(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer func(b *bench, t testing.TB, approvalID string)
+		fails  bool // by itself, after somebody has approved it
+		asks   bool // anew
+	}{
+		"denied": {func(b *bench, t testing.TB, id string) {
+			_, err := b.DecideApproval(t.Context(), owner, id, agent.ApprovalAnswer{By: "ada"})
+			require.NoError(t, err)
+		}, false, true},
+		"expired": {func(b *bench, t testing.TB, id string) {
+			b.exec(t, `UPDATE approvals SET expires_at = now() - interval '1 s' WHERE approval_id = $1`, id)
+		}, false, true},
+		"approved, and failed": {func(b *bench, t testing.TB, id string) {
+			_, err := b.DecideApproval(t.Context(), owner, id, agent.ApprovalAnswer{Approve: true, By: "ada"})
+			require.NoError(t, err)
+		}, true, false},
+		"not answered when the run ended": {func(*bench, testing.TB, string) {}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			run := b.accepted(t, compiled(t, twoTools))
+			cmd := command{run: run, id: "a", effect: agent.External}
+			asking := func(cmd command) agent.Begun {
+				begin := cmd.begin()
+				begin.Refusal, begin.ArgumentsHash = &agent.Refusal{Decision: "ask", Reason: "it costs"}, "arguments"
+				if cmd.epoch > 1 {
+					begin.Node = nil
+				}
+				begun, err := b.Begin(t.Context(), begin)
+				require.NoError(t, err)
+				return begun
+			}
+			first := asking(cmd)
+			require.Equal(t, agent.MustAwait, first.Verdict)
+			c.answer(b, t, first.Awaits.ApprovalID)
+			cmd.schedule = 2
+			again := asking(cmd)
+			if c.fails {
+				require.Equal(t, agent.MayExecute, again.Verdict)
+				_, err := b.Conclude(t.Context(), cmd.conclude(again.DispatchNo, agent.CommandFailed, agent.Failed(agent.CodeToolFailed, "no")))
+				require.NoError(t, err)
+			}
+			b.finish(t, run, agent.FailedStatus)
+			now, _ := b.resumes(t, run)
+			next := command{run: now, id: "a", effect: agent.External, epoch: 2}
+			begun := asking(next)
+			if !c.asks {
+				require.Equal(t, agent.MayExecute, begun.Verdict)
+				b.requireVerifies(t, run)
+				return
+			}
+			require.Equal(t, agent.MustAwait, begun.Verdict)
+			require.NotEqual(t, first.Awaits.ApprovalID, begun.Awaits.ApprovalID)
+			_, err := b.DecideApproval(t.Context(), owner, begun.Awaits.ApprovalID, agent.ApprovalAnswer{Approve: true, By: "ada"})
+			require.NoError(t, err)
+			next.schedule = 2
+			require.Equal(t, agent.MayExecute, asking(next).Verdict)
+			b.requireVerifies(t, run)
+		})
+	}
+}
+
+// What a run that is lost waits for goes on waiting in its next epoch.
+func TestResumeOfARunThatWaits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, compiled(t, twoTools))
+	asking := func(c command) agent.Begun {
+		begin := c.begin()
+		begin.Refusal, begin.ArgumentsHash = &agent.Refusal{Decision: "ask"}, "arguments"
+		if c.epoch > 1 {
+			begin.Node = nil
+		}
+		begun, err := b.Begin(t.Context(), begin)
+		require.NoError(t, err)
+		return begun
+	}
+	first := asking(command{run: run, id: "a"})
+	_, err := b.Pause(t.Context(), owner, run.RunID, "ada", "lunch")
+	require.NoError(t, err)
+	resumed, err := b.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: run.RunID, Lost: 1})
+	require.NoError(t, err)
+	b.requireVerifies(t, run)
+	in, err := b.StartInput(t.Context(), run.RunID)
+	require.NoError(t, err)
+	require.NotZero(t, in.PausedBy, "it is paused still")
+	require.Equal(t, agent.Paused, in.State.Status)
+	_, err = b.Unpause(t.Context(), owner, run.RunID, "ada", "")
+	require.NoError(t, err)
+	next := command{run: resumed.Run, id: "a", epoch: 2}
+	again := asking(next)
+	require.Equal(t, agent.MustAwait, again.Verdict)
+	require.Equal(t, first.Awaits.ApprovalID, again.Awaits.ApprovalID, "nobody is asked twice")
+	_, err = b.DecideApproval(t.Context(), owner, first.Awaits.ApprovalID, agent.ApprovalAnswer{Approve: true, By: "ada"})
+	require.NoError(t, err)
+	next.schedule = 2
+	require.Equal(t, agent.MayExecute, asking(next).Verdict)
+	b.requireVerifies(t, run)
+	requireFolds(t, b, run)
+}
