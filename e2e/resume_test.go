@@ -217,7 +217,7 @@ func TestResumeOfACancelledLoop(t *testing.T) {
 	_, c := s.startAPI(t, 0)
 	run := c.post(t, object{"input": "/do/1 /do/2 /hold/3 /do/4"})
 	require.Equal(t, run.RunID+"/main#3.0", fx.held(t))
-	require.Equal(t, http.StatusAccepted, c.call(t, http.MethodPost, "/api/v1/agent/runs/"+run.RunID+"/cancel", nil, nil))
+	require.Equal(t, http.StatusAccepted, c.call(t, http.MethodPost, "/api/v1/agent/runs/"+run.RunID+"/cancel", object{"wait": 0}, nil))
 	require.Equal(t, agent.RunCancelled, c.comesTo(t, run.RunID, ends...).Type)
 	fx.abandoned(t)
 	fx.letGo()

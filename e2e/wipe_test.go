@@ -85,7 +85,7 @@ func TestRecoverAfterTemporalWasLost(t *testing.T) {
 
 	startNew := s.wipeTemporal(t)
 	cancelled := inFlight["a cancelled one"]
-	require.Equal(t, http.StatusAccepted, c.call(t, http.MethodPost, "/api/v1/agent/runs/"+cancelled.RunID+"/cancel", nil, nil))
+	require.Equal(t, http.StatusAccepted, c.call(t, http.MethodPost, "/api/v1/agent/runs/"+cancelled.RunID+"/cancel", object{"wait": 0}, nil))
 	queued := c.post(t, nodes(early.send("a", "/do/a")))
 	early.letGo()
 	c.committed(t, inFlight["a plan, early"].RunID, "b") // the worker needs no Temporal to commit
