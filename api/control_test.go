@@ -129,3 +129,20 @@ func TestStepsOfAResumedRun(t *testing.T) {
 	require.Equal(t, "completed", done.Status)
 	require.NotNil(t, done.FinishedAt)
 }
+
+// The trace of a resumed run: a node that is tried again is at work, and did not start once more.
+func TestTraceOfAResumedRun(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	run := b.ledger.seed(t, "local", "")
+	b.ledger.write(run.RunID, agent.Event{Type: agent.NodeStarted, NodeID: "a"}, agent.NodeStartedData{Kind: agent.ToolNode, Tool: "mail"})
+	b.ledger.write(run.RunID, agent.Event{Type: agent.NodeFailed, NodeID: "a"}, agent.NodeFailedData{Error: agent.Failed(agent.CodeToolFailed, "no")})
+	b.ledger.end(run.RunID, agent.FailedStatus)
+	b.ledger.write(run.RunID, agent.Event{Type: agent.RunReopened}, agent.RunReopenedData{Epoch: 2, Status: agent.FailedStatus, Nodes: []int{0}, NodeIDs: []string{"a", "not there"}})
+	traced := document[trace](t, b.do("GET", "/api/v1/agent/runs/"+run.RunID+"/trace", ""))
+	require.Equal(t, 2, traced.Runs[0].Executions)
+	require.Len(t, traced.Runs[0].Nodes, 1)
+	require.Equal(t, "running", traced.Runs[0].Nodes[0].State)
+	require.Equal(t, 1, traced.Runs[0].Nodes[0].Starts)
+	require.Nil(t, traced.Runs[0].Nodes[0].Error)
+}
