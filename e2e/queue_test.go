@@ -143,7 +143,7 @@ func TestChatMessageInterrupts(t *testing.T) {
 	slow, stopped := c.chat(t, ctx, object{"message": "slow one"})
 	fx.held(t)
 	conversation := c.run(t, slow).ConversationID
-	for strategy, want := range map[string]int{"reject": http.StatusConflict, "steer": http.StatusUnprocessableEntity} {
+	for strategy, want := range map[string]int{"reject": http.StatusConflict} {
 		var p struct {
 			RunID string `json:"run_id"`
 		}
