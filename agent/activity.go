@@ -64,10 +64,27 @@ type Carried struct {
 	Taken map[string]int64 `json:"taken,omitempty"`
 	// Spent is the time that counts against the limit of the run.
 	Spent Duration `json:"spent,omitempty"`
-	// Calls counts the tool calls that came last, by tool and arguments.
+	// Calls counts the tool calls that came last, by tool and arguments; those that Loops has to begin again are not among them.
 	Calls []RepeatedCall `json:"calls,omitempty"`
+	// Loops says, by node, where its loop stands.
+	Loops map[string]LoopPosition `json:"loops,omitempty"`
+	// Met are the limits that the record tells of.
+	Met []MetLimit `json:"met,omitempty"`
 	// Handovers counts the executions of this epoch before this one.
 	Handovers int `json:"handovers,omitempty"`
+}
+
+// LoopPosition is where a loop stands: before a turn, or in it.
+type LoopPosition struct {
+	Turn int `json:"turn"`
+	// Ended are those of the turn's tool calls that have an outcome.
+	Ended Bits `json:"ended,omitempty"`
+}
+
+// MetLimit is a limit that a run has met, and how much that was.
+type MetLimit struct {
+	Limit LimitName `json:"limit"`
+	Most  int64     `json:"most"`
 }
 
 // RepeatedCall counts how often a tool was called with the same arguments.

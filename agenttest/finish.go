@@ -13,6 +13,10 @@ import (
 func (m *memory) Record(_ context.Context, call agent.RecordCall) (reply agent.RecordReply, err error) {
 	err = m.write(scope{runID: call.RunID, epoch: call.Epoch, facts: call.Facts}, func(t *txn) error {
 		reply.Sequence = t.last
+		if call.HandOver != nil {
+			state := t.run.state
+			reply.State = &state
+		}
 		if call.Status == "" || t.run.Status.Terminal() || t.run.Status == agent.Cancelling {
 			return nil
 		}

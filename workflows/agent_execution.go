@@ -37,11 +37,14 @@ func AgentExecution(ctx workflow.Context, in agent.RunInput) (agent.RunOutput, e
 
 func newExecution(in agent.RunInput, cancel workflow.CancelFunc) *execution {
 	e := &execution{in: in, plan: in.Plan, state: in.State, limits: in.Limits, heard: in.Heard, pausedBy: in.PausedBy, cancel: cancel,
-		resolved: map[string]agent.Intent{}, told: map[string]int{}, taken: map[string]int64{}}
+		resolved: map[string]agent.Intent{}, told: map[string]int{}, taken: map[string]int64{}, loops: map[string]*loop{}}
 	if c := in.Carried; c != nil {
 		e.lastFact, e.schedule, e.spent, e.calls = c.LastFact, c.Schedule, time.Duration(c.Spent), c.Calls
 		if c.Taken != nil {
 			e.taken = maps.Clone(c.Taken)
+		}
+		for _, met := range c.Met {
+			e.met = append(e.met, metLimit{met.Limit, met.Most})
 		}
 	}
 	return e
@@ -98,8 +101,14 @@ type execution struct {
 	// calling are the tool calls at work, calls those that came last, by what they were called with.
 	calling int
 	calls   []agent.RepeatedCall
-	// handing: a new execution is to continue this one, and nothing begins here any more.
-	handing bool
+	// loops are those of the plan, by node.
+	loops map[string]*loop
+	// moved: a command has got its outcome here, or a signal was taken.
+	moved bool
+	// handing: a new execution is to continue this one, and nothing begins here any more. leaving: it is being handed over, and
+	// what is parked stays so. recording counts the facts on their way to the ledger with no command.
+	handing, leaving bool
+	recording        int
 	// failure is set when the run cannot go on: the first node that failed and that its plan does not go on without.
 	failure *agent.Error
 	// news tells the scheduler of the plan's nodes what became of one.

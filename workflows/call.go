@@ -105,10 +105,13 @@ func (e *execution) command(ctx workflow.Context, call agent.Call, asked policy.
 		goesOn := true
 		switch reply.Outcome {
 		case agent.OutcomeInDoubt:
+			e.waits(call.CommandID, true)
 			goesOn = e.awaitResolution(ctx, call, reply.DispatchNo, rests)
 		case agent.OutcomeWaiting:
+			e.waits(call.CommandID, false)
 			goesOn = e.awaitNews(ctx, call, reply.Awaits, news, seen, rests)
 		default:
+			e.decides(call.CommandID)
 			e.tally(asked.Kind, reply)
 			return settled
 		}
@@ -123,6 +126,7 @@ func (e *execution) tally(kind agent.CommandKind, reply agent.Reply) {
 	if reply.Sequence <= e.in.State.Sequence || reply.Outcome != agent.OutcomeCommitted && reply.Outcome != agent.OutcomeFailed {
 		return
 	}
+	e.moved = true
 	if kind == agent.ToolCommand {
 		e.state.ToolCalls++
 	}
@@ -204,6 +208,8 @@ func (e *execution) settle(ctx workflow.Context, call agent.Call, reason *agent.
 // record writes facts and a status when no command is due to carry them.
 func (e *execution) record(ctx workflow.Context, status agent.Status) {
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
+	e.recording++
+	defer func() { e.recording-- }()
 	call := agent.RecordCall{Scope: e.scope(), Status: status}
 	if _, err := do(ctx, agent.Record, call, housekeeping("record facts")); err != nil {
 		e.logger.Warn("record failed; the facts go with the next activity", "run_id", e.in.RunID, "error", err)

@@ -56,7 +56,11 @@ func (e *execution) show(ctx workflow.Context) { workflow.SetCurrentDetails(ctx,
 
 func (e *execution) details() string {
 	var b strings.Builder
-	b.WriteString(fmt.Sprintf("**%s** %s, epoch %d\n", e.in.Agent, e.in.Mode, e.in.Epoch))
+	b.WriteString(fmt.Sprintf("**%s** %s, epoch %d", e.in.Agent, e.in.Mode, e.in.Epoch))
+	if c := e.in.Carried; c != nil {
+		b.WriteString(fmt.Sprintf(", execution %d", c.Handovers+1))
+	}
+	b.WriteString("\n")
 	if e.plan == nil {
 		b.WriteString("\nplanning\n")
 		return b.String()

@@ -44,8 +44,8 @@ func (e *execution) guardLoop(ctx workflow.Context, in agent.ToolCall, digest st
 	}))
 }
 
-// walked reports whether a command is of the turn that an earlier execution was in. It walks through that once more, mostly for
-// what is on record.
+// walked reports whether a command is of the turn that an execution of an earlier epoch was in. It walks through that once more,
+// mostly for what is on record. A hand-over tells which tool calls of the turn are: those are not walked through.
 func (e *execution) walked(call agent.Call) bool {
 	last := e.in.State.Turns[call.NodeID]
 	if last == 0 {
@@ -53,7 +53,7 @@ func (e *execution) walked(call agent.Call) bool {
 	}
 	turn := agent.TurnCommandID(call.NodeID, last)
 	model, _, ofTool := agent.TurnTool(call.CommandID)
-	return call.CommandID == turn || ofTool && model == turn
+	return call.CommandID == turn || ofTool && model == turn && e.in.Carried == nil
 }
 
 // exceed ends the run, and with it a command that is not scheduled because of a limit.
@@ -133,7 +133,10 @@ func (e *execution) watchTime(ctx workflow.Context) {
 		e.watchWallTime(ctx)
 		return
 	}
-	atWork := func() bool { return !e.atRest() && !e.timeUp && e.limits.Timeout > 0 }
+	if c := e.in.Carried; c != nil && e.limits.Timeout > 0 && e.spent >= time.Duration(e.limits.Timeout) {
+		e.outOfTime(ctx, e.limits.Timeout) // as it was when it was handed over; nothing begins meanwhile
+	}
+	atWork := func() bool { return !e.atRest() && !e.timeUp && !e.leaving && e.limits.Timeout > 0 }
 	for {
 		if workflow.Await(ctx, atWork) != nil || ctx.Err() != nil { // Await looks at the condition first
 			return
@@ -189,7 +192,8 @@ func (e *execution) watchWallTime(ctx workflow.Context) {
 	if e.limits.Timeout <= 0 {
 		return
 	}
-	timer := workflow.NewTimerWithOptions(ctx, time.Duration(e.limits.Timeout), workflow.TimerOptions{Summary: "the run's time limit"})
+	e.workingSince = workflow.Now(ctx)
+	timer := workflow.NewTimerWithOptions(ctx, max(time.Millisecond, time.Duration(e.limits.Timeout)-e.spent), workflow.TimerOptions{Summary: "the run's time limit"})
 	if timer.Get(ctx, nil) == nil {
 		e.tooLong()
 	}

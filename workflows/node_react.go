@@ -12,8 +12,11 @@ import (
 // failure too, is what the model reads in the next turn.
 func (e *execution) runReact(ctx workflow.Context, i int) {
 	n := e.plan.Nodes[i]
-	// Earlier executions have gone through earlier turns. The last of them may lack the results of its tools.
-	for turn := max(1, e.in.State.Turns[n.ID]); ; turn++ {
+	at := e.enterLoop(n.ID)
+	for turn := at.Turn; ; turn++ {
+		if turn > at.Turn {
+			*at = loop{LoopPosition: agent.LoopPosition{Turn: turn}}
+		}
 		if e.handing { // the next execution goes on here
 			return
 		}
@@ -31,6 +34,7 @@ func (e *execution) runReact(ctx workflow.Context, i int) {
 		reply := e.callModel(ctx, call, fmt.Sprintf("llm - node %s, turn %d", n.ID, turn), e.nodeRests(i))
 		switch reply.Outcome {
 		case agent.OutcomeCommitted:
+			e.turned(n.ID, turn)
 		case agent.OutcomeFailed:
 			e.nodeFailed(ctx, i, reply.Error)
 			return
@@ -41,19 +45,23 @@ func (e *execution) runReact(ctx workflow.Context, i int) {
 			e.nodeFinished(i, reply.Sequence)
 			return
 		}
-		if !e.runTurn(ctx, i, turn, reply.Tools) {
+		if !e.runTurn(ctx, i, at, reply.Tools) {
 			return
 		}
 	}
 }
 
 // runTurn executes the tool calls of a turn and reports whether the loop may go on.
-func (e *execution) runTurn(ctx workflow.Context, i, turn int, tools []agent.ToolRequest) bool {
-	n := e.plan.Nodes[i]
+func (e *execution) runTurn(ctx workflow.Context, i int, at *loop, tools []agent.ToolRequest) bool {
+	n, turn := e.plan.Nodes[i], at.Turn
+	at.tools = tools
 	slots := workflow.NewSemaphore(ctx, int64(e.limits.MaxParallel))
 	group := workflow.NewWaitGroup(ctx)
 	stopped := false
 	for k, tool := range tools {
+		if at.Ended.Has(k) { // before it was handed over
+			continue
+		}
 		if slots.Acquire(ctx, 1) != nil { // cancelled
 			stopped = true
 			break
@@ -81,6 +89,7 @@ func (e *execution) runTurn(ctx workflow.Context, i, turn int, tools []agent.Too
 			}
 			switch reply.Outcome {
 			case agent.OutcomeCommitted, agent.OutcomeFailed:
+				at.Ended = at.Ended.With(k)
 			default: // the run is being stopped
 				stopped = true
 			}

@@ -27,7 +27,7 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 		}
 		e.show(ctx)
 		// A run that has failed does not wait for a person to say what became of a command.
-		if e.working == "" || e.failure != nil && e.working == e.waiting || e.handing && e.busy == 0 {
+		if e.working == "" || e.failure != nil && e.working == e.waiting || e.handing && e.busy == 0 && e.news.Len() == 0 {
 			break
 		}
 		var n nodeNews

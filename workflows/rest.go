@@ -59,10 +59,14 @@ func (e *execution) parkFor(ctx workflow.Context, why parkReason, rests rests, l
 	rests(ctx, true)
 	e.show(ctx)
 	var err error
+	goesOn := func() bool { return !e.leaving && until() }
 	if longest > 0 {
-		_, err = workflow.AwaitWithOptions(ctx, workflow.AwaitOptions{Timeout: longest, TimerOptions: workflow.TimerOptions{Summary: summary}}, until)
+		_, err = workflow.AwaitWithOptions(ctx, workflow.AwaitOptions{Timeout: longest, TimerOptions: workflow.TimerOptions{Summary: summary}}, goesOn)
 	} else {
-		err = workflow.Await(ctx, until)
+		err = workflow.Await(ctx, goesOn)
+	}
+	if e.leaving { // its time is over; the next execution is told so
+		untilStopped(ctx)
 	}
 	e.parkedFor[why]--
 	rests(ctx, false)

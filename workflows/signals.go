@@ -39,6 +39,7 @@ func (e *execution) once(name string, take func(agent.Intent)) func(agent.Intent
 			return
 		}
 		e.taken[name] = i.ID
+		e.moved = true
 		take(i)
 	}
 }
