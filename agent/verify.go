@@ -102,12 +102,13 @@ const (
 	CheckMessage    Check = "message"    // messages say what the events and results say
 	CheckChain      Check = "chain"      // the chain recomputed from the events is the one on record, and the one told to Temporal
 	CheckActivity   Check = "activity"   // the ledger holds what an activity told Temporal
+	CheckHandOver   Check = "hand_over"  // what one execution handed to the next is the fold of the events before it
 )
 
 // Checks lists every check, in the order above.
 func Checks() []Check {
 	return []Check{CheckNumbers, CheckStart, CheckEnd, CheckEpoch, CheckPlan, CheckCommand, CheckNode, CheckCheckpoint, CheckFold,
-		CheckRow, CheckResult, CheckRun, CheckMessage, CheckChain, CheckActivity}
+		CheckRow, CheckResult, CheckRun, CheckMessage, CheckChain, CheckActivity, CheckHandOver}
 }
 
 // Difference is a place where the record contradicts itself, or a witness.

@@ -13,9 +13,14 @@ type Testimony struct {
 	Absent WitnessStatus
 	// Detail says more of an absence.
 	Detail string
-	// Epochs are those of the executions that were found, in ascending order.
+	// Epochs are those of the executions that were found, one each, in ascending order.
 	Epochs     []int
 	Statements []Statement
+	// HandOvers are where an execution went on as another, of all chains that were found.
+	HandOvers []HandOver
+	// Before counts executions that were continued by one which was found, and that are kept no longer themselves. One may stand
+	// for all those before it.
+	Before int
 	// Unread counts the results of activities that could not be read.
 	Unread int
 }
@@ -56,21 +61,28 @@ const (
 type Corroborated struct {
 	Status WitnessStatus `json:"status"`
 	Detail string        `json:"detail,omitempty"`
-	// Executions and Activities count what Temporal still has of the run.
+	// Epochs, Executions, HandOvers and Activities count what Temporal still has of the run. An epoch has one execution more than
+	// it was handed over.
+	Epochs     int `json:"epochs"`
 	Executions int `json:"executions"`
+	HandOvers  int `json:"hand_overs"`
 	Activities int `json:"activities"`
 }
 
 // checkTestimony compares what was told to Temporal with the record, and the chain on record with the events.
 func (v *verifier) checkTestimony(t Testimony) Corroborated {
 	before := len(v.found)
-	told := Corroborated{Status: t.Absent, Detail: t.Detail, Executions: len(t.Epochs), Activities: len(t.Statements)}
+	told := Corroborated{Status: t.Absent, Detail: t.Detail, Epochs: len(slices.Compact(slices.Clone(t.Epochs))),
+		Executions: len(t.Epochs), HandOvers: len(t.HandOvers), Activities: len(t.Statements)}
 	unchained := 0
 	for _, s := range t.Statements {
 		v.checkStatement(s)
 		if s.Chain == "" {
 			unchained++
 		}
+	}
+	for _, h := range t.HandOvers {
+		v.checkHandOver(h)
 	}
 	good := v.checkWitnesses(t.Statements)
 	if t.Absent == "" {
@@ -95,6 +107,9 @@ func (v *verifier) reservations(t Testimony, unchained int) string {
 	}
 	if len(missing) > 0 {
 		open = append(open, "no history of epoch "+strings.Join(missing, ", "))
+	}
+	if t.Before > 0 {
+		open = append(open, "no history of what went before a hand-over")
 	}
 	if unchained > 0 {
 		open = append(open, fmt.Sprintf("%d of %d activities told no chain", unchained, len(t.Statements)))

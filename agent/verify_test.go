@@ -428,7 +428,7 @@ func TestWhatAWitnessLeavesOpen(t *testing.T) {
 	b.testimony.Unread = 1
 	v := b.verify()
 	require.True(t, v.OK, "%v", v.Differences)
-	require.Equal(t, agent.Corroborated{Status: agent.WitnessAgrees, Executions: 1, Activities: 3,
+	require.Equal(t, agent.Corroborated{Status: agent.WitnessAgrees, Epochs: 1, Executions: 1, Activities: 3,
 		Detail: "no history of epoch 1; 2 of 3 activities told no chain; the results of 1 activities cannot be read"}, v.Temporal)
 	gone := agent.VerifyRun(&b.RunRecord, agent.Testimony{Absent: agent.WitnessGone, Detail: "why"})
 	require.True(t, gone.OK)

@@ -431,7 +431,7 @@ func TestVerify(t *testing.T) {
 		Differences: []agent.Difference{
 			{Check: agent.CheckResult, Sequence: 7, NodeID: "a", CommandID: "a", Expected: "one hash", Found: "another"},
 			{Check: agent.CheckChain, From: 4, Sequence: 9, Activity: "CallTool at event 8", Expected: "one chain", Found: "another"}},
-		Temporal: agent.Corroborated{Status: agent.WitnessDiffers, Executions: 1, Activities: 4}}
+		Temporal: agent.Corroborated{Status: agent.WitnessDiffers, Epochs: 1, Executions: 1, Activities: 4}}
 	w := b.do("GET", path, "")
 	require.Equal(t, 200, w.Code)
 	require.Equal(t, told[run.RunID], document[agent.Verification](t, w))

@@ -38,7 +38,6 @@ func hear(ctx context.Context, temporal Temporal, runID string) agent.Testimony 
 		return agent.Testimony{Absent: agent.WitnessUnreachable, Detail: err.Error()}
 	}
 	slices.Sort(h.Epochs)
-	h.Epochs = slices.Compact(h.Epochs)
 	return h.Testimony
 }
 
@@ -86,6 +85,8 @@ func (h *hearing) execution(ctx context.Context, id string) error {
 		epoch    int
 		workflow string
 		earlier  []string // the execution that it continued, and the one of an earlier epoch that it follows
+		began    agent.State
+		handed   *agent.HandOver
 	)
 	scheduled := map[int64]scheduledActivity{}
 	events := h.temporal.GetWorkflowHistory(ctx, h.workflowID, id, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
@@ -106,7 +107,7 @@ func (h *hearing) execution(ctx context.Context, id string) error {
 			if !read(started.GetInput(), &in) {
 				h.Unread++
 			}
-			epoch = in.Epoch
+			epoch, began = in.Epoch, in.State
 			h.Epochs = append(h.Epochs, epoch)
 		case enumspb.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
 			scheduled[e.EventId] = readScheduled(e)
@@ -114,18 +115,33 @@ func (h *hearing) execution(ctx context.Context, id string) error {
 			completed := e.GetActivityTaskCompletedEventAttributes()
 			activity := scheduled[completed.GetScheduledEventId()]
 			h.state(agent.Statement{Activity: activity.name, CommandID: activity.commandID, EventID: e.EventId, Epoch: epoch}, completed.GetResult())
+			var told agent.RecordReply
+			if activity.believed != nil && read(completed.GetResult(), &told) && told.State != nil {
+				handed = &agent.HandOver{EventID: e.EventId, Epoch: epoch, Began: began, Believed: *activity.believed, Told: *told.State}
+			}
+		case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
+			var next agent.RunInput
+			if handed == nil || !read(e.GetWorkflowExecutionContinuedAsNewEventAttributes().GetInput(), &next) {
+				h.Unread++
+				break
+			}
+			handed.Next = next.State
+			h.HandOvers = append(h.HandOvers, *handed)
 		case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
 			h.state(agent.Statement{Activity: workflow, EventID: e.EventId, Epoch: epoch}, e.GetWorkflowExecutionCompletedEventAttributes().GetResult())
 		default:
 		}
 	}
-	for _, id := range earlier {
+	for i, id := range earlier {
 		if id == "" {
 			continue
 		}
 		err := h.execution(ctx, id)
 		var gone *serviceerror.NotFound
-		if err != nil && !errors.As(err, &gone) {
+		switch {
+		case errors.As(err, &gone) && i == 0:
+			h.Before++
+		case err != nil && !errors.As(err, &gone):
 			return err
 		}
 	}
@@ -143,15 +159,18 @@ func resumedFrom(started *historypb.WorkflowExecutionStartedEventAttributes) (id
 type scheduledActivity struct {
 	name      string
 	commandID string
+	// believed is set where it hands over to a new execution.
+	believed *agent.State
 }
 
 func readScheduled(e *historypb.HistoryEvent) scheduledActivity {
 	attributes := e.GetActivityTaskScheduledEventAttributes()
 	var in struct {
-		CommandID string `json:"command_id"`
+		CommandID string       `json:"command_id"`
+		HandOver  *agent.State `json:"hand_over"`
 	}
 	read(attributes.GetInput(), &in) // the activities that have no command leave it empty
-	return scheduledActivity{name: attributes.GetActivityType().GetName(), commandID: in.CommandID}
+	return scheduledActivity{name: attributes.GetActivityType().GetName(), commandID: in.CommandID, believed: in.HandOver}
 }
 
 // state notes what an activity of any type told: all replies have these fields, as far as they apply.

@@ -140,7 +140,7 @@ func TestEveryExecutionIsHeard(t *testing.T) {
 			change(a)
 			v := verified(t, a)
 			require.True(t, v.OK, "%v", v.Differences)
-			require.Equal(t, agent.Corroborated{Status: agent.WitnessAgrees, Executions: 2, Activities: 2}, v.Temporal)
+			require.Equal(t, agent.Corroborated{Status: agent.WitnessAgrees, Epochs: 2, Executions: 2, Activities: 2}, v.Temporal)
 		})
 	}
 }

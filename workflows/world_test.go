@@ -38,6 +38,8 @@ const (
 	lost
 	// unheard: the result is committed, and the activity ends in an error all the same.
 	unheard
+	// asked: it commits once somebody has granted it; until then it waits.
+	asked
 )
 
 // effect is what a script says of one scheduling of a command.
@@ -95,6 +97,11 @@ type world struct {
 	atWork int
 	most   int
 
+	// granted are the commands that somebody has approved.
+	granted map[string]bool
+	// believed are the hand-overs.
+	believed []belief
+
 	finish *agent.FinishCall
 	out    agent.RunOutput
 	err    error
@@ -106,7 +113,7 @@ func newWorld(t testing.TB, in agent.RunInput, s script) *world {
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	w := &world{t: t, env: suite.NewTestWorkflowEnvironment(), in: in, script: s, used: map[string]int{},
-		status: agent.Running, rows: map[string]*agent.CommandRow{}}
+		status: agent.Running, rows: map[string]*agent.CommandRow{}, granted: map[string]bool{}}
 	w.env.SetTestTimeout(time.Minute)
 	w.env.RegisterWorkflowWithOptions(workflows.AgentExecution, workflow.RegisterOptions{Name: agent.WorkflowName})
 	register(w, agent.CallPlanner, func(in agent.PlannerCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callPlanner)
@@ -258,12 +265,29 @@ func (w *world) command(c agent.Call, kind agent.CommandKind, tool string, class
 			return refuse(agent.CodeCancelled, "the run is being cancelled")
 		}
 	case agent.Inject, agent.InjectFailure, agent.IsInDoubt:
+		w.used[c.CommandID]-- // it was not dispatched
 		if verdict == agent.Inject && c.Ends && len(e.tools) == 0 && w.at(agent.NodeFinished, c.NodeID) == 0 {
 			w.append(agent.NodeFinished, c.NodeID, "", agent.NodeFinishedData{Index: c.NodeIndex, ResultCommand: c.CommandID})
 		}
 		return commandEnd{end: func() (agent.Reply, effect, error) { return replyOf(row), e, nil }}
 	default:
 		return refuse(agent.CodeSuperseded, string(verdict))
+	}
+	if e.ends == asked && !w.granted[c.CommandID] {
+		w.used[c.CommandID]--
+		if row == nil {
+			row = &agent.CommandRow{CommandID: c.CommandID, NodeID: c.NodeID, Kind: kind, Tool: tool, Effect: class, State: agent.CommandWaiting, Owner: d}
+			w.rows[c.CommandID] = row
+			if c.Opens {
+				w.append(agent.NodeStarted, c.NodeID, "", agent.NodeStartedData{Index: c.NodeIndex})
+			}
+			w.append(agent.ApprovalRequested, c.NodeID, c.CommandID, agent.ApprovalRequestedData{Tool: tool})
+		}
+		row.State, row.Owner = agent.CommandWaiting, d
+		awaits := &agent.Awaited{For: agent.ForApproval, ApprovalID: c.CommandID}
+		return commandEnd{end: func() (agent.Reply, effect, error) {
+			return agent.Reply{Outcome: agent.OutcomeWaiting, Awaits: awaits}, e, nil
+		}}
 	}
 	dispatchNo := 1
 	if row != nil && row.DispatchNo > 0 {
@@ -272,7 +296,7 @@ func (w *world) command(c agent.Call, kind agent.CommandKind, tool string, class
 	row = &agent.CommandRow{CommandID: c.CommandID, NodeID: c.NodeID, Kind: kind, Tool: tool, Effect: class, State: agent.Dispatched,
 		InputHash: c.CommandID, DispatchNo: dispatchNo, Owner: d}
 	w.rows[c.CommandID] = row
-	if c.Opens {
+	if c.Opens && dispatchNo == 1 {
 		w.append(agent.NodeStarted, c.NodeID, "", agent.NodeStartedData{Index: c.NodeIndex})
 	}
 	if c.Refusal != nil {
@@ -313,7 +337,7 @@ func (w *world) conclude(c agent.Call, row *agent.CommandRow, e effect, turn int
 		gone = agent.Failed(agent.CodeTimeout, "%w", errHeartbeat)
 	}
 	switch e.ends {
-	case commits, unheard:
+	case commits, asked, unheard:
 		w.decide(row, agent.Committed, nil)
 		w.append(agent.CommandCommitted, c.NodeID, c.CommandID, agent.CommandCommittedData{Kind: row.Kind, Turn: turn})
 		if row.Kind == agent.PlanCommand && e.plan != nil {
@@ -405,7 +429,13 @@ func (w *world) record(in agent.RecordCall) pending[agent.RecordReply] {
 			w.status != agent.Cancelling && (doubts || in.Status != agent.InDoubt) {
 			w.status = in.Status
 		}
-		return agent.RecordReply{Sequence: int64(len(w.events))}, nil
+		reply := agent.RecordReply{Sequence: int64(len(w.events))}
+		if in.HandOver != nil {
+			state := w.fold()
+			reply.State = &state
+			w.believed = append(w.believed, belief{w.in.State, *in.HandOver, state})
+		}
+		return reply, nil
 	}}
 }
 
@@ -603,6 +633,15 @@ func (w *world) requireCancelled() {
 
 // resolve is what a person's answer to a command in doubt does: the record says so at once, the signal comes when it comes.
 func (w *world) resolve(commandID string, outcome agent.Outcome, after time.Duration) {
+	intent := w.answer(commandID, outcome)
+	w.env.RegisterDelayedCallback(func() {
+		w.env.SignalWorkflow(agent.ResolvedSignal, intent)
+		w.env.SignalWorkflow(agent.ResolvedSignal, intent) // the outbox delivers at least once
+	}, after)
+}
+
+// answer is what the record holds of a person's answer, and the intent that tells of it.
+func (w *world) answer(commandID string, outcome agent.Outcome) agent.Intent {
 	row := w.rows[commandID]
 	require.Equal(w.t, agent.CommandInDoubt, row.State)
 	w.append(agent.CommandResolved, row.NodeID, commandID, agent.CommandResolvedData{Outcome: outcome, By: "me"})
@@ -619,11 +658,7 @@ func (w *world) resolve(commandID string, outcome agent.Outcome, after time.Dura
 		w.status = agent.Running
 	}
 	w.intents++
-	intent := agent.Intent{ID: w.intents, CommandID: commandID, DispatchNo: row.DispatchNo}
-	w.env.RegisterDelayedCallback(func() {
-		w.env.SignalWorkflow(agent.ResolvedSignal, intent)
-		w.env.SignalWorkflow(agent.ResolvedSignal, intent) // the outbox delivers at least once
-	}, after)
+	return agent.Intent{ID: w.intents, CommandID: commandID, DispatchNo: row.DispatchNo}
 }
 
 // cancel is what a user's cancellation does: the record says so at once, the signal comes when it comes.

@@ -64,11 +64,19 @@ func report(out io.Writer, v agent.Verification) {
 	}[v.Temporal.Status]
 	fmt.Fprintf(&b, "  Temporal: %s", said)
 	if v.Temporal.Executions > 0 {
-		fmt.Fprintf(&b, " (%d executions, %d activities)", v.Temporal.Executions, v.Temporal.Activities)
+		fmt.Fprintf(&b, " (%s, %s, %s)", counted(v.Temporal.Epochs, "epoch", "epochs"),
+			counted(v.Temporal.Executions, "execution", "executions"), counted(v.Temporal.Activities, "activity", "activities"))
 	}
 	if v.Temporal.Detail != "" {
 		fmt.Fprintf(&b, "; %s", v.Temporal.Detail)
 	}
 	b.WriteString("\n")
 	_, _ = io.WriteString(out, b.String())
+}
+
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }

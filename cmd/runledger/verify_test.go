@@ -13,21 +13,21 @@ import (
 
 func TestVerifyReport(t *testing.T) {
 	v := agent.Verification{RunID: "r", OK: true, Checked: agent.Checked{Events: 21, Commands: 3, Results: 3, Checkpoints: 3},
-		Temporal: agent.Corroborated{Status: agent.WitnessAgrees, Executions: 1, Activities: 5}}
+		Temporal: agent.Corroborated{Status: agent.WitnessAgrees, Epochs: 1, Executions: 4, HandOvers: 3, Activities: 5}}
 	for _, c := range []struct {
 		change func()
 		want   string
 	}{
 		{func() {}, `run r: no difference
   ledger: 21 events, 3 commands, 3 results, 3 checkpoints
-  Temporal: agrees (1 executions, 5 activities)
+  Temporal: agrees (1 epoch, 4 executions, 5 activities)
 `},
 		{func() { v.Temporal = agent.Corroborated{Status: agent.WitnessGone, Detail: "no history"} }, `run r: no difference
   ledger: 21 events, 3 commands, 3 results, 3 checkpoints
   Temporal: a witness is missing, no history is kept; no history
 `},
 		{func() {
-			v.OK, v.Temporal = false, agent.Corroborated{Status: agent.WitnessDiffers, Executions: 1, Activities: 5}
+			v.OK, v.Temporal = false, agent.Corroborated{Status: agent.WitnessDiffers, Epochs: 2, Executions: 1, Activities: 1}
 			v.Differences = []agent.Difference{{Check: agent.CheckResult, Sequence: 7, CommandID: "a", Expected: "x", Found: "y"},
 				{Check: agent.CheckChain, From: 4, Sequence: 9, Activity: "CallTool", Expected: "x", Found: "y"},
 				{Check: agent.CheckRow, NodeID: "n", Expected: "x", Found: "y"}}
@@ -36,7 +36,7 @@ func TestVerifyReport(t *testing.T) {
   events 4 to 9, CallTool: chain: expected x, found y
   rows, n: row: expected x, found y
   ledger: 21 events, 3 commands, 3 results, 3 checkpoints
-  Temporal: DIFFERS (1 executions, 5 activities)
+  Temporal: DIFFERS (2 epochs, 1 execution, 1 activity)
 `},
 	} {
 		c.change()
