@@ -66,7 +66,7 @@ type Carried struct {
 	Spent Duration `json:"spent,omitempty"`
 	// Calls counts the tool calls that came last, by tool and arguments; those that Loops has to begin again are not among them.
 	Calls []RepeatedCall `json:"calls,omitempty"`
-	// Loops says, by node, where its loop stands.
+	// Loops says, by node, where its loop of turns stands, or which of its tries is under way.
 	Loops map[string]LoopPosition `json:"loops,omitempty"`
 	// Met are the limits that the record tells of.
 	Met []MetLimit `json:"met,omitempty"`
@@ -74,7 +74,7 @@ type Carried struct {
 	Handovers int `json:"handovers,omitempty"`
 }
 
-// LoopPosition is where a loop stands: before a turn, or in it.
+// LoopPosition is where a loop stands: before a turn, or in it. A try counts as a turn.
 type LoopPosition struct {
 	Turn int `json:"turn"`
 	// Ended are those of the turn's tool calls that have an outcome.

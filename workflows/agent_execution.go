@@ -101,7 +101,7 @@ type execution struct {
 	// calling are the tool calls at work, calls those that came last, by what they were called with.
 	calling int
 	calls   []agent.RepeatedCall
-	// loops are those of the plan, by node.
+	// loops tell, by node, the turn or the try that it is in.
 	loops map[string]*loop
 	// moved: a command has got its outcome here, or a signal was taken.
 	moved bool

@@ -111,7 +111,9 @@ func (e *execution) command(ctx workflow.Context, call agent.Call, asked policy.
 			e.waits(call.CommandID, false)
 			goesOn = e.awaitNews(ctx, call, reply.Awaits, news, seen, rests)
 		default:
-			e.decides(call.CommandID)
+			if reply.Sequence > 0 { // else it was given up, and the record has it as before
+				e.decides(call.CommandID)
+			}
 			e.tally(asked.Kind, reply)
 			return settled
 		}

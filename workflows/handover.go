@@ -103,8 +103,8 @@ func (e *execution) next(state agent.State) agent.RunInput {
 	}
 	next.Carried = &agent.Carried{LastFact: e.lastFact, Schedule: e.schedule, Taken: e.taken, Spent: agent.Duration(e.spent),
 		Calls: e.callsOver(), Loops: map[string]agent.LoopPosition{}, Handovers: handovers}
-	for _, n := range e.plan.Nodes {
-		if at := e.loops[n.ID]; at != nil {
+	for i, n := range e.plan.Nodes {
+		if at := e.loops[n.ID]; at != nil && !e.state.Done(i) {
 			next.Carried.Loops[n.ID] = at.LoopPosition
 		}
 	}
@@ -114,7 +114,15 @@ func (e *execution) next(state agent.State) agent.RunInput {
 	return next
 }
 
-// loop is a node in a loop.
+// firstTry is the first try of a node of one command, or the one that was under way when it was handed over.
+func (e *execution) firstTry(nodeID string) int {
+	if c := e.in.Carried; c != nil {
+		return max(1, c.Loops[nodeID].Turn)
+	}
+	return 1
+}
+
+// loop is a node in a loop, of turns or of tries.
 type loop struct {
 	agent.LoopPosition
 	// tools are the calls that the turn asks for.
@@ -149,9 +157,9 @@ func (e *execution) turned(nodeID string, turn int) {
 // outcome yet.
 func (e *execution) callsOver() []agent.RepeatedCall {
 	calls := slices.Clone(e.calls)
-	for _, n := range e.plan.Nodes {
+	for i, n := range e.plan.Nodes {
 		at := e.loops[n.ID]
-		if at == nil || e.state.Finished.Has(slices.IndexFunc(e.plan.Nodes, func(o agent.ShapeNode) bool { return o.ID == n.ID })) {
+		if at == nil || e.state.Done(i) {
 			continue
 		}
 		for k, tool := range at.tools {

@@ -13,7 +13,7 @@ func (e *execution) runWait(ctx workflow.Context, i int) {
 	if n.Signal != "" {
 		summary = "signal " + n.Signal + " - node " + n.ID
 	}
-	for try := 1; ; try++ {
+	for try := e.firstTry(n.ID); ; try++ {
 		call := agent.WaitCall{Call: e.nodeCall(i, try), Signal: n.Signal, For: n.Timeout}
 		reply := e.await(ctx, call, summary, e.nodeRests(i))
 		if again := e.endSingle(ctx, i, try, reply); !again {
