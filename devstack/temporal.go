@@ -47,7 +47,9 @@ type TemporalConfig struct {
 	Namespace string
 	// InMemory keeps no state over restarts.
 	InMemory bool
-	Log      *slog.Logger
+	// DynamicConfig are settings of the server on top of ours, "key=value" with the value in JSON.
+	DynamicConfig []string
+	Log           *slog.Logger
 	// Progress hears how the Temporal CLI is built, if it has to be.
 	Progress io.Writer
 }
@@ -130,7 +132,7 @@ func startTemporal(ctx context.Context, cfg TemporalConfig, cli temporalFinder) 
 // temporalOptions is the command line without the ports.
 func temporalOptions(cfg TemporalConfig, home string) []string {
 	options := []string{"server", "start-dev", "--ip", loopback, "--log-level", "error", "--namespace", cfg.Namespace}
-	for _, value := range temporalTuning {
+	for _, value := range append(slices.Clip(temporalTuning), cfg.DynamicConfig...) {
 		options = append(options, "--dynamic-config-value", value)
 	}
 	if !cfg.InMemory {
