@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
 	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/api/serviceerror"
@@ -200,6 +201,8 @@ func (end *ending) compare(last *historypb.HistoryEvent) *Divergence {
 		recorded = failed(failure.GetApplicationFailureInfo().GetType(), failure.GetMessage())
 	case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED:
 		recorded = cancelled
+	case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
+		recorded = goesOn(last.GetWorkflowExecutionContinuedAsNewEventAttributes().GetInput())
 	default: // at work, or ended from outside
 		return nil
 	}
@@ -213,12 +216,24 @@ const cancelled = "the run is cancelled"
 
 func failed(code, message string) string { return "the run fails: " + code + ": " + message }
 
+// goesOn tells the input of the execution that continues one.
+func goesOn(input *commonpb.Payloads) string {
+	said := "the run goes on in a new execution"
+	for _, p := range input.GetPayloads() {
+		said += " with " + string(p.GetData())
+	}
+	return said
+}
+
 // String says how the code ended, in the words that compare uses of a history.
 func (end *ending) String() string {
 	var app *temporal.ApplicationError
+	var handed *workflow.ContinueAsNewError
 	switch {
 	case end == nil:
 		return ""
+	case errors.As(end.err, &handed):
+		return goesOn(handed.Input)
 	case temporal.IsCanceledError(end.err):
 		return cancelled
 	case errors.As(end.err, &app):

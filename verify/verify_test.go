@@ -170,7 +170,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 	kept := &archive{ids: []string{"second"}, executions: []*historypb.History{execution(t, "second", "first", 2, 2, "c2")}}
 	v = verified(t, kept)
 	require.True(t, v.OK, "%v", v.Differences)
-	require.Equal(t, "no history of epoch 1", v.Temporal.Detail)
+	require.Equal(t, "no history of epoch 1; no history of what went before a hand-over", v.Temporal.Detail)
 
 	kept.listing = errors.New("the visibility store is down")
 	v = verified(t, kept)

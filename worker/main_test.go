@@ -32,13 +32,17 @@ func TestMain(m *testing.M) {
 
 // temporalServer is the one of this test binary. Every test has a task queue of its own on it.
 type temporalServer struct {
-	once   sync.Once
-	server *devstack.Temporal
-	err    error
+	settings []string
+	once     sync.Once
+	server   *devstack.Temporal
+	err      error
 }
 
 // shared is the state of this process; testing gives a TestMain no other place to keep it.
 var shared temporalServer
+
+// brief is another one, which suggests to continue as new after a few events.
+var brief = temporalServer{settings: []string{"limit.historyCount.suggestContinueAsNew=60"}}
 
 func (s *temporalServer) start() (*devstack.Temporal, error) {
 	s.once.Do(func() {
@@ -48,7 +52,7 @@ func (s *temporalServer) start() (*devstack.Temporal, error) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // it may have to be built
 		defer cancel()
-		s.server, s.err = devstack.StartTemporal(ctx, devstack.TemporalConfig{DataDir: dir, UIPort: -1, InMemory: true})
+		s.server, s.err = devstack.StartTemporal(ctx, devstack.TemporalConfig{DataDir: dir, UIPort: -1, InMemory: true, DynamicConfig: s.settings})
 	})
 	return s.server, s.err
 }
@@ -112,8 +116,13 @@ type stack struct {
 
 func start(t *testing.T, client model.Client, more ...tool.Tool) *stack {
 	t.Helper()
+	return startOn(t, &shared, client, more...)
+}
+
+func startOn(t *testing.T, on *temporalServer, client model.Client, more ...tool.Tool) *stack {
+	t.Helper()
 	ctx := t.Context()
-	temporal, err := shared.start()
+	temporal, err := on.start()
 	require.NoError(t, err)
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	url := pgtest.Database(t)
