@@ -43,7 +43,7 @@ func Misbelieved(began, believed, fold State, nodes []string) (found []string) {
 			if i < len(nodes) {
 				node = nodes[i]
 			}
-			if set.believed.Has(i) != set.fold.Has(i) && !unsure[node] {
+			if set.believed.Has(i) != set.fold.Has(i) && (set.believed.Has(i) || !unsure[node]) {
 				found = append(found, fmt.Sprintf("node %s %s: the execution had %t, the fold %t", node, set.name, set.believed.Has(i), set.fold.Has(i)))
 			}
 		}

@@ -143,6 +143,14 @@ func TestRunsOfAllShapesAreHandedOver(t *testing.T) {
 			require.Equal(t, agent.RunCompleted, events[len(events)-1].Type, "%s", events[len(events)-1].Data)
 			s.requireOnce(t, run, c.calls)
 			s.requireHandedOver(t, run)
+			// A hand that changes what a command of the first execution has used shows at the hand-overs after it.
+			s.sql(t, `UPDATE agent_execution_events SET event_data = jsonb_set(event_data, '{usage}', '{"input_tokens": 7000}')
+				WHERE run_id = '`+run.RunID+`' AND sequence_number = (SELECT min(sequence_number) FROM agent_execution_events WHERE run_id = '`+run.RunID+`' AND event_type = 'command_committed')`)
+			found := map[agent.Check]int{}
+			for _, d := range s.verify(t, run).Differences {
+				found[d.Check]++
+			}
+			require.Positive(t, found[agent.CheckHandOver])
 		})
 	}
 }
