@@ -145,3 +145,38 @@ func TestNotAHistoryOfARun(t *testing.T) {
 	_, err = replay.History(other)
 	require.ErrorContains(t, err, "the history's input")
 }
+
+// TestAnotherHandOver: what one execution hands to the next is part of what it did.
+func TestAnotherHandOver(t *testing.T) {
+	t.Parallel()
+	h := recorded(t, "histories")["handover_loop-1"]
+	last := h.Events[len(h.Events)-1]
+	input := last.GetWorkflowExecutionContinuedAsNewEventAttributes().GetInput().GetPayloads()[0]
+	changed := strings.Replace(string(input.Data), `"schedule_no":`, `"schedule_no":1`, 1)
+	require.NotEqual(t, string(input.Data), changed)
+	input.Data = []byte(changed)
+	out, err := replay.History(h)
+	require.NoError(t, err)
+	require.NotNil(t, out.Divergence)
+	require.Equal(t, last.EventId, out.Divergence.EventID)
+	require.Contains(t, out.Divergence.Recorded, `"schedule_no":1`)
+	require.Contains(t, out.Divergence.Wanted, "the run goes on in a new execution with ")
+}
+
+// TestHistoriesFromBeforeHandOversReplay though the server had suggested to continue as new: such an execution went on.
+func TestHistoriesFromBeforeHandOversReplay(t *testing.T) {
+	t.Parallel()
+	for name, h := range recorded(t, "histories") {
+		if strings.HasPrefix(name, "handover_") {
+			continue
+		}
+		for _, e := range h.Events {
+			if a := e.GetWorkflowTaskStartedEventAttributes(); a != nil {
+				a.SuggestContinueAsNew = true
+			}
+		}
+		out, err := replay.History(h)
+		require.NoError(t, err)
+		require.Nil(t, out.Divergence, "%s: %s", name, out.Divergence)
+	}
+}
