@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -216,13 +217,19 @@ const cancelled = "the run is cancelled"
 
 func failed(code, message string) string { return "the run fails: " + code + ": " + message }
 
-// goesOn tells the input of the execution that continues one.
+// goesOn tells what matters of the input of the execution that continues one. Times are as they were, and an older worker knew less.
 func goesOn(input *commonpb.Payloads) string {
-	said := "the run goes on in a new execution"
-	for _, p := range input.GetPayloads() {
-		said += " with " + string(p.GetData())
+	const said = "the run goes on in a new execution"
+	var in agent.RunInput
+	if err := convert(input, &in); err != nil || in.Carried == nil {
+		return said
 	}
-	return said
+	shown, err := json.Marshal(map[string]any{"epoch": in.Epoch, "state": in.State, "paused_by": in.PausedBy, "heard": in.Heard,
+		"last_fact": in.Carried.LastFact, "schedule_no": in.Carried.Schedule, "loops": in.Carried.Loops})
+	if err != nil {
+		return said
+	}
+	return said + " with " + string(shown)
 }
 
 // String says how the code ended, in the words that compare uses of a history.
