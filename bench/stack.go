@@ -24,6 +24,8 @@ import (
 type Config struct {
 	Model model.Client
 	Tools []tool.Tool
+	// TemporalDynamicConfig are settings of Temporal's server, "key=value"; none in a benchmark whose figures are told.
+	TemporalDynamicConfig []string
 	// Progress hears, in lines for a person, what takes longer than a moment. Nil: nobody.
 	Progress io.Writer
 }
@@ -58,7 +60,7 @@ func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 		return s, err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	if s.servers, err = devstack.Start(ctx, devstack.Config{DataDir: s.dir, Progress: cfg.Progress}); err != nil {
+	if s.servers, err = devstack.Start(ctx, devstack.Config{DataDir: s.dir, Progress: cfg.Progress, TemporalDynamicConfig: cfg.TemporalDynamicConfig}); err != nil {
 		return s, err
 	}
 	if _, err = ledger.Migrate(ctx, s.servers.DatabaseURL); err != nil {

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
@@ -12,8 +13,9 @@ import (
 
 // Histories are the sizes of what Temporal keeps of a run.
 type Histories struct {
-	// Executions is the length of the chain of executions, one if there was no continue-as-new.
+	// Executions is the length of the chain of executions, one if there was no continue-as-new. Each are they, the oldest first.
 	Executions int
+	Each       []History
 	// Events and Bytes are of all of them, as they are read: the sum of the events' own sizes. ServerBytes is what the server
 	// counts for itself.
 	Events      int
@@ -24,6 +26,13 @@ type Histories struct {
 	LargestIn      string
 	// BytesByType are the bytes by type of event, EventsByType their number.
 	BytesByType, EventsByType map[string]int
+}
+
+// History is the size of one execution's history.
+type History struct {
+	Events      int
+	Bytes       int
+	ServerBytes int64
 }
 
 // Histories reads every execution of a run's chain, once the last one is closed.
@@ -44,6 +53,7 @@ func (s *Stack) Histories(ctx context.Context, runID string) (Histories, error) 
 		}
 		h.Executions++
 		h.ServerBytes += described.GetWorkflowExecutionInfo().GetHistorySizeBytes()
+		one := History{ServerBytes: described.GetWorkflowExecutionInfo().GetHistorySizeBytes()}
 		execution := id
 		id = ""
 		for events := s.Temporal.GetWorkflowHistory(ctx, runID, execution, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT); events.HasNext(); {
@@ -52,8 +62,8 @@ func (s *Stack) Histories(ctx context.Context, runID string) (Histories, error) 
 				return h, err
 			}
 			size, name := proto.Size(e), e.GetEventType().String()
-			h.Events++
-			h.Bytes += size
+			h.Events, one.Events = h.Events+1, one.Events+1
+			h.Bytes, one.Bytes = h.Bytes+size, one.Bytes+size
 			h.BytesByType[name] += size
 			h.EventsByType[name]++
 			if largest := largestPayload(e.ProtoReflect()); largest > h.LargestPayload {
@@ -63,6 +73,7 @@ func (s *Stack) Histories(ctx context.Context, runID string) (Histories, error) 
 				id = started.GetContinuedExecutionRunId()
 			}
 		}
+		h.Each = slices.Insert(h.Each, 0, one)
 	}
 	return h, nil
 }

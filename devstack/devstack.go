@@ -25,6 +25,8 @@ type Config struct {
 	TemporalNamespace string
 	// TemporalUIPort is where a started Temporal serves its Web UI. 0: the port it had before, or any free one.
 	TemporalUIPort int
+	// TemporalDynamicConfig is TemporalConfig.DynamicConfig of a Temporal that is started.
+	TemporalDynamicConfig []string
 	// Log hears what is done. Nil: nobody.
 	Log *slog.Logger
 	// Progress hears, in whole lines for a person, what takes longer than a moment. Nil: nobody.
@@ -72,7 +74,7 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 		both.Go(func() (err error) {
 			s.temporal, err = StartTemporal(bothCtx, TemporalConfig{
 				DataDir: cfg.DataDir, Namespace: cfg.TemporalNamespace, UIPort: cfg.TemporalUIPort,
-				Log: cfg.Log, Progress: cfg.Progress,
+				DynamicConfig: cfg.TemporalDynamicConfig, Log: cfg.Log, Progress: cfg.Progress,
 			})
 			return err
 		})

@@ -147,6 +147,10 @@ var table = []rule{
 		why: "measures what a long run leaves in Temporal",
 	},
 	{
+		pkg: "bench/long", may: []string{"agent", "bench", "model", "tool", "verify"},
+		why: "measures a run that outgrows one execution in Temporal",
+	},
+	{
 		pkg: "internal/pgtest", may: []string{"devstack"}, uses: []string{pgx},
 		why: "for tests; imported by no production code",
 	},
