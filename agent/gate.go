@@ -245,6 +245,14 @@ func (w *Wait) Begin() Begin {
 	return Begin{Call: w.Call, Dispatch: w.Dispatch, Kind: WaitCommand, Effect: Deterministic, Node: w.Node, Input: w.Input, InputHash: w.InputHash}
 }
 
+// Check refuses to take the row of another command, or of a wait for something else, for this one's.
+func (w *Wait) Check(row *CommandRow) error {
+	if row == nil || row.InputHash == "" || row.InputHash == w.InputHash {
+		return nil
+	}
+	return Failed(CodeMismatch, "command %s is on record with another input (hash %s, now %s)", w.CommandID, row.InputHash, w.InputHash)
+}
+
 // Late is the failure of a wait for an input that did not come in time.
 func (w *Wait) Late() *Error {
 	return &Error{Code: CodeTimeout, NodeID: w.NodeID, CommandID: w.CommandID, Message: fmt.Sprintf("no input %s came within %s", w.Signal, w.For)}
@@ -262,9 +270,9 @@ func (w *Wait) Awaits(now, deadline time.Time) *Awaited {
 	return a
 }
 
-// TimerValue is the result of a wait for a time.
+// TimerValue is the result of a wait for a time: when it was over.
 func TimerValue(now time.Time) (json.RawMessage, error) {
-	return json.Marshal(map[string]time.Time{"fired_at": now.UTC()})
+	return json.Marshal(map[string]string{"fired_at": now.UTC().Format("2006-01-02T15:04:05.000000Z07:00")})
 }
 
 // Commit puts a result on record.

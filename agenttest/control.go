@@ -28,7 +28,7 @@ func (m *memory) signal(runID string, in agent.Input) error {
 		untaken := 0
 		for _, i := range t.run.inputs {
 			if i.Name == in.Name && i.InputID == in.InputID {
-				if !equalJSON(i.Value, in.Value) {
+				if agent.ArgumentsHash(i.Value) != agent.ArgumentsHash(in.Value) {
 					return &agent.ConflictError{Reason: agent.ConflictInputReused, Detail: "input " + in.Name + " " + in.InputID + " came with another value before"}
 				}
 				return nil
@@ -93,6 +93,11 @@ func (m *memory) Await(_ context.Context, w agent.Wait) (begun agent.Begun, err 
 		case t.run.Status == agent.Cancelling:
 			return agent.Failed(agent.CodeCancelled, "run %s is being cancelled", w.RunID)
 		}
+		if row := t.decided(false).Row; row != nil {
+			if err := w.Check(row); err != nil {
+				return err
+			}
+		}
 		begun = agent.Begun{Verdict: agent.MustAwait}
 		awaits, err := t.await(w, &begun)
 		if err != nil {
@@ -156,6 +161,7 @@ func (t *txn) beginWait(w agent.Wait) (err error) {
 	if err != nil {
 		return err
 	}
+	t.run.emitted = slices.DeleteFunc(t.run.emitted, func(id string) bool { return id == w.CommandID })
 	t.writeRow(b, 1, deadline)
 	t.command.State, t.command.LeaseUntil, t.command.emittedAt = agent.CommandWaiting, time.Time{}, t.now
 	for _, r := range t.run.rows {

@@ -24,6 +24,9 @@ func (l *Ledger) Await(ctx context.Context, w agent.Wait) (agent.Begun, error) {
 		case t.run.status == agent.Cancelling:
 			return agent.Failed(agent.CodeCancelled, "run %s is being cancelled", w.RunID)
 		}
+		if err := w.Check(t.command); err != nil {
+			return err
+		}
 		begun = agent.Begun{Verdict: agent.MustAwait}
 		if err := t.await(ctx, w, &begun); err != nil {
 			return err

@@ -12,7 +12,7 @@ import (
 )
 
 // Signal gives a run an input for a wait node, which may wait for it already or come to it later. The same id with the same value,
-// compared as JSON, is kept once; created tells whether this was the first. The number is that of its event: 0 while the run waits
+// compared as JSON with its numbers as they stand, is kept once; created tells whether this was the first. The number is that of its event: 0 while the run waits
 // for others of its conversation, since none of its events is written then.
 //
 // Errors: *agent.NotFoundError, and *agent.ConflictError when the run has ended or is being cancelled, the id came with another
