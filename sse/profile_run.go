@@ -76,6 +76,9 @@ func runView(t agent.EventType, kind agent.CommandKind) (agent.EventType, []stri
 		if kind == agent.ToolCommand {
 			return toolInvoked, []string{"kind", "tool", "effect_class", "input", "deadline"}
 		}
+		if kind == agent.WaitCommand {
+			return t, []string{"kind", "effect_class", "input", "deadline"}
+		}
 		return t, []string{"kind", "model", "effect_class", "deadline"}
 	case agent.CommandCommitted:
 		return committedView(kind)
@@ -125,7 +128,7 @@ func committedView(kind agent.CommandKind) (agent.EventType, []string) {
 		return toolCompleted, []string{"kind", "tool", "result_hash", "output", "latency_ms"}
 	case agent.ModelCommand:
 		return chatCompleted, []string{"kind", "result_hash", "output", "latency_ms", "turn", "finish_reason", "usage",
-			"model", "tool_calls"}
+			"model", "tool_calls", "goes_on"}
 	case agent.HTTPCommand:
 		// http_recorded shows what is public of it.
 		return agent.CommandCommitted, []string{"kind", "result_hash", "latency_ms"}
