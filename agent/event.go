@@ -294,6 +294,7 @@ type (
 		InputID string `json:"input_id"`
 		By      string `json:"by,omitempty"`
 		Value   Value  `json:"value"`
+		Hash    string `json:"value_hash"`
 	}
 
 	// LimitReachedData says that a run has met a limit. Parked: it waits for another one.

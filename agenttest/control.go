@@ -41,7 +41,7 @@ func (m *memory) signal(runID string, in agent.Input) error {
 			return &agent.ConflictError{Reason: agent.ConflictInputs, Detail: fmt.Sprintf("%d inputs of the run wait for a node that takes them", untaken)}
 		}
 		err := t.event(agent.InputReceived, "", "", 0,
-			agent.InputReceivedData{Name: in.Name, InputID: in.InputID, By: in.By, Value: agent.ShowValue(in.Value)})
+			agent.InputReceivedData{Name: in.Name, InputID: in.InputID, By: in.By, Value: agent.ShowValue(in.Value), Hash: agent.ValueHash(in.Value)})
 		if err != nil {
 			return err
 		}

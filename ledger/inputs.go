@@ -50,7 +50,7 @@ func (t *txn) receive(ctx context.Context, in agent.Input) (sequence int64, err 
 	if untaken >= agent.MaxInputs {
 		return 0, &agent.ConflictError{Reason: agent.ConflictInputs, Detail: fmt.Sprintf("%d inputs of run %s wait for a node that takes them", untaken, t.run.runID)}
 	}
-	data := agent.InputReceivedData{Name: in.Name, InputID: in.InputID, By: textSafe(in.By), Value: agent.ShowValue(in.Value)}
+	data := agent.InputReceivedData{Name: in.Name, InputID: in.InputID, By: textSafe(in.By), Value: agent.ShowValue(in.Value), Hash: agent.ValueHash(in.Value)}
 	waits, err := t.receiveQueued(ctx, data)
 	if err != nil {
 		return 0, err

@@ -133,7 +133,8 @@ func committedView(kind agent.CommandKind) (agent.EventType, []string) {
 		// http_recorded shows what is public of it.
 		return agent.CommandCommitted, []string{"kind", "result_hash", "latency_ms"}
 	case agent.WaitCommand:
-		return agent.CommandCommitted, []string{"kind", "result_hash", "output", "latency_ms"}
+		// What somebody has sent may be short enough to be guessed from its hash.
+		return agent.CommandCommitted, []string{"kind", "output"}
 	case agent.NowCommand, agent.UUIDCommand, agent.RandomCommand: // have an event of their own
 	case agent.PlanCommand:
 		// The planner's output is the plan with its prompts and arguments; plan_created shows what is public of it.
