@@ -22,7 +22,7 @@ import (
 func (a *Activities) CallModel(ctx context.Context, in agent.ModelCall) (agent.ModelReply, error) {
 	reply, err := a.callModel(ctx, in)
 	var mismatch *temporal.ApplicationError
-	if in.Heard > 0 && errors.As(err, &mismatch) && mismatch.Type() == string(agent.CodeMismatch) {
+	if in.Turn > 0 && errors.As(err, &mismatch) && mismatch.Type() == string(agent.CodeMismatch) {
 		return a.callModel(ctx, in)
 	}
 	return reply, err
