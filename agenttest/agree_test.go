@@ -474,7 +474,7 @@ func (s *side) shown(t require.TestingT) (lines []string) {
 		lines = append(lines, fmt.Sprintf("%d messages", older))
 		for _, m := range page {
 			before = m.Sequence
-			lines = append(lines, fmt.Sprintf("message %d %s %.3s %d %s %s %s %s", m.Sequence, m.Role, m.Content, m.Bytes, m.ToolCalls, m.ToolCallID, m.ToolName, m.CommandID))
+			lines = append(lines, fmt.Sprintf("message %d %s %.3s %d %s %s %s %s %t %d", m.Sequence, m.Role, m.Content, m.Bytes, m.ToolCalls, m.ToolCallID, m.ToolName, m.CommandID, m.Steers, m.Heard))
 		}
 		if len(page) < 2 {
 			break
