@@ -56,8 +56,8 @@ type Ender interface {
 	Record(ctx context.Context, call agent.RecordCall) (agent.RecordReply, error)
 	Settle(ctx context.Context, call agent.SettleCall) (agent.CommandRow, error)
 	Finish(ctx context.Context, call agent.FinishCall) (agent.FinishReply, error)
-	// Await lets a wait node go on when it can.
-	Await(ctx context.Context, w agent.Wait) (agent.CommandRow, error)
+	// Await lets a wait node go on when it can. The verdict is MustAwait with the command's row, or IsPaused.
+	Await(ctx context.Context, w agent.Wait) (agent.Begun, error)
 }
 
 // Output keeps model output while it arrives.
@@ -156,7 +156,7 @@ func (a *Activities) SettleCommand(ctx context.Context, call agent.SettleCall) (
 	switch row.Kind {
 	case agent.ModelCommand:
 		settled.Tools, err = a.toolRequests(ctx, call.RunID, row.Result)
-		settled.GoesOn = row.GoesOn
+		settled.GoesOn, settled.Said = row.GoesOn, row.Said
 	case agent.PlanCommand:
 		settled.Plan, err = a.shape(ctx, call.RunID)
 	case agent.ToolCommand, agent.HTTPCommand, agent.NowCommand, agent.UUIDCommand, agent.RandomCommand, agent.WaitCommand:

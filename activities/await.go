@@ -26,9 +26,12 @@ func (a *Activities) Await(ctx context.Context, in agent.WaitCall) (agent.Reply,
 	if in.Opens {
 		w.Node = &agent.NodeStartedData{Kind: agent.WaitNode, Index: in.NodeIndex}
 	}
-	row, err := a.ledger.Await(ctx, w)
+	begun, err := a.ledger.Await(ctx, w)
 	if err != nil {
 		return agent.Reply{}, crossing(err)
 	}
-	return ReplyOf(&row), nil
+	if begun.Verdict == agent.IsPaused {
+		return agent.Reply{}, pausedBy(in.RunID, begun.PausedBy)
+	}
+	return ReplyOf(begun.Row), nil
 }

@@ -3,17 +3,32 @@ package activities
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	"go.temporal.io/sdk/temporal"
 
 	"runledger/agent"
 	"runledger/model"
 )
 
 // CallModel asks a model once: for an llm node, or for a turn of a react loop.
+//
+// Two tries of a turn may make their prompts before either has begun, one with a message that the other does not know of. Once one
+// has begun it is on record what the turn was shown, and the other makes its prompt from that.
 func (a *Activities) CallModel(ctx context.Context, in agent.ModelCall) (agent.ModelReply, error) {
+	reply, err := a.callModel(ctx, in)
+	var mismatch *temporal.ApplicationError
+	if in.Turn > 0 && errors.As(err, &mismatch) && mismatch.Type() == string(agent.CodeMismatch) {
+		return a.callModel(ctx, in)
+	}
+	return reply, err
+}
+
+func (a *Activities) callModel(ctx context.Context, in agent.ModelCall) (agent.ModelReply, error) {
 	run, plan, err := a.ledger.WorkerRun(ctx, in.RunID)
 	if err != nil {
 		return agent.ModelReply{}, crossing(err)

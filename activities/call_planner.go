@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"runledger/agent"
@@ -127,6 +128,10 @@ func planResult(r effectResult, d *agent.Definition, promptHash string) (effectR
 	if most := d.Limits.MaxSteps; most > 0 && len(plan.Nodes) > most {
 		return effectResult{}, agent.Failed(agent.CodeInvalidPlan, "%w", &agent.PlanError{Faults: []agent.PlanFault{
 			{Pointer: "/nodes", Message: fmt.Sprintf("%d nodes; this run may have %d", len(plan.Nodes), most)}}})
+	}
+	if i := slices.IndexFunc(plan.Nodes, func(n agent.Node) bool { return n.Kind == agent.WaitNode }); i >= 0 {
+		return effectResult{}, agent.Failed(agent.CodeInvalidPlan, "%w", &agent.PlanError{Faults: []agent.PlanFault{
+			{Pointer: fmt.Sprintf("/nodes/%d/kind", i), Message: "a planner cannot let a run wait; only a caller's plan does"}}})
 	}
 	check, err := tool.CheckPlans(d.Tools)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"go.temporal.io/sdk/activity"
-	"go.temporal.io/sdk/temporal"
 
 	"runledger/agent"
 	"runledger/policy"
@@ -140,8 +139,7 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 			row.Awaits = begun.Awaits
 			return row, nil
 		case agent.IsPaused:
-			return agent.CommandRow{}, temporal.NewNonRetryableApplicationError("run "+c.call.RunID+" is paused",
-				string(agent.CodePaused), nil, begun.PausedBy)
+			return agent.CommandRow{}, pausedBy(c.call.RunID, begun.PausedBy)
 		case agent.MustWait:
 			return agent.CommandRow{}, retryLater(agent.CodeLeased, begun.Wait, "command %s is at work elsewhere", c.call.CommandID)
 		case agent.Refuse:

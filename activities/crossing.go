@@ -37,6 +37,11 @@ func retryLater(code agent.Code, in time.Duration, format string, args ...any) e
 		temporal.ApplicationErrorOptions{NextRetryDelay: max(in, time.Millisecond), Category: temporal.ApplicationErrorCategoryBenign})
 }
 
+// pausedBy tells the workflow that a command has not begun, and the intent that has paused the run.
+func pausedBy(runID string, intent int64) error {
+	return temporal.NewNonRetryableApplicationError("run "+runID+" is paused", string(agent.CodePaused), nil, intent)
+}
+
 // told is the message of an error as Temporal keeps it.
 func told(format string, args ...any) string {
 	return agent.Preview(fmt.Sprintf(format, args...), agent.MaxToldErrorBytes)

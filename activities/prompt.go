@@ -192,8 +192,15 @@ func (a *Activities) history(ctx context.Context, run *agent.Run, w *window) (me
 		if err != nil {
 			return nil, 0, err
 		}
+		var units []unit
 		for _, m := range page {
-			if u, ok := g.next(m); ok && !w.add(u) {
+			units = append(units, g.next(m)...)
+		}
+		if len(page) < historyPage {
+			units = append(units, g.rest()...)
+		}
+		for _, u := range units {
+			if !w.add(u) {
 				all, err := a.ledger.CountMessages(ctx, run.ConversationID, run.StartSequence)
 				return w.prompt(), all - w.messages, err
 			}

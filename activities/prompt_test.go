@@ -33,6 +33,10 @@ func (l *library) Transcript(_ context.Context, _ string, before int64, limit, _
 	return page, nil
 }
 
+func (l *library) Steered(context.Context, string) ([]agent.Message, map[string]int64, error) {
+	return nil, nil, nil
+}
+
 func (l *library) CountMessages(_ context.Context, _ string, before int64) (n int, err error) {
 	for _, m := range l.messages {
 		if m.Sequence < before {

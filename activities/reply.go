@@ -21,7 +21,7 @@ func ReplyOf(row *agent.CommandRow) agent.Reply {
 		if row.Kind == agent.ModelCommand {
 			reply.Tokens = usedTokens(row.Result)
 		}
-		if row.Kind != agent.PlanCommand {
+		if row.Kind != agent.PlanCommand && row.Kind != agent.WaitCommand { // a plan is told in shape; what somebody has sent is not Temporal's
 			if output, err := agent.NodeOutput(row.Kind, row.Result); err == nil {
 				reply.Preview = agent.Preview(string(output), previewBytes)
 			}
@@ -45,7 +45,7 @@ func ReplyOf(row *agent.CommandRow) agent.Reply {
 func ModelReplyOf(d *agent.Definition, row *agent.CommandRow) (reply agent.ModelReply, err error) {
 	if reply.Reply = ReplyOf(row); reply.Outcome == agent.OutcomeCommitted {
 		reply.Tools, err = toolRequestsOf(d, row.Result)
-		reply.GoesOn = row.GoesOn
+		reply.GoesOn, reply.Said = row.GoesOn, row.Said
 	}
 	return reply, err
 }

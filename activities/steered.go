@@ -13,20 +13,19 @@ type steering struct {
 	heard    []int64 // by turn, from 1, up to the one that is asked for
 }
 
-// steered finds what the turns of a loop were told. A turn that has begun is shown what it was shown then.
+// steered finds what the turns of a loop were told. A turn that has begun is shown what it was shown then; one that has not, all that
+// is on record by now, whether or not its execution has heard of it yet.
 func (a *Activities) steered(ctx context.Context, in agent.ModelCall) (s steering, err error) {
-	if in.Heard == 0 {
-		return s, nil
-	}
 	messages, heard, err := a.ledger.Steered(ctx, in.RunID)
-	if err != nil {
+	if err != nil || len(messages) == 0 {
 		return s, err
 	}
+	newest := max(in.Heard, messages[len(messages)-1].Sequence)
 	s.messages, s.heard = messages, make([]int64, in.Turn+1)
 	for turn := 1; turn <= in.Turn; turn++ {
 		number, begun := heard[agent.TurnCommandID(in.NodeID, turn)]
 		if !begun {
-			number = in.Heard
+			number = newest
 		}
 		s.heard[turn] = max(number, s.heard[turn-1])
 	}

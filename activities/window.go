@@ -186,12 +186,43 @@ func cutText(text string, whole, limit int) string {
 type grouper struct {
 	// answers to tool calls that have not come yet: by run and model command, then by the call's position.
 	answers map[string]map[int]agent.Message
+	// held is what a model said, by which message: what was said to its run before, and that it did not know of, is told after it.
+	held unit
+	by   agent.Message
 }
 
-// next takes the next older message and gives the unit that it begins. Ok is false for the answer to a tool call, which waits
-// for its call, and for a model's turn that has not had all of its answers, as in a run that was stopped: neither it nor the
-// answers that it had are told.
-func (g *grouper) next(m agent.Message) (u unit, ok bool) {
+// next takes the next older message and gives the units that are whole with it, the newest first.
+func (g *grouper) next(m agent.Message) (units []unit) {
+	if m.Role == agent.ToolMessage {
+		g.unit(m)
+		return nil
+	}
+	if unheard := m.Steers && m.RunID == g.by.RunID && m.Sequence > g.by.Heard; !unheard {
+		units = g.rest()
+	}
+	u, ok := g.unit(m)
+	switch {
+	case !ok:
+	case m.Role == agent.AssistantMessage:
+		g.held, g.by = u, m
+	default:
+		units = append(units, u)
+	}
+	return units
+}
+
+// rest gives the unit that is left when there is no older message.
+func (g *grouper) rest() (units []unit) {
+	if g.held != nil {
+		units = append(units, g.held)
+	}
+	g.held, g.by = nil, agent.Message{}
+	return units
+}
+
+// unit gives the unit that a message begins. Ok is false for the answer to a tool call, which waits for its call, and for a model's
+// turn that has not had all of its answers, as in a run that was stopped: neither it nor the answers that it had are told.
+func (g *grouper) unit(m agent.Message) (u unit, ok bool) {
 	if m.Role == agent.ToolMessage {
 		if turn, index, of := agent.TurnTool(m.CommandID); of {
 			g.wait(m.RunID+"/"+turn, index, m)

@@ -74,11 +74,34 @@ func talk() *rapid.Generator[[]agent.Message] {
 func units(messages []agent.Message) (all []unit) {
 	var g grouper
 	for _, m := range slices.Backward(messages) {
-		if u, ok := g.next(m); ok {
-			all = append(all, u)
+		all = append(all, g.next(m)...)
+	}
+	return append(all, g.rest()...)
+}
+
+// TestWhatWasSaidStandsWhereItWasHeard: a message that came while a model was asked is told after what that said, as the run's own
+// prompts told it, however the two were numbered.
+func TestWhatWasSaidStandsWhereItWasHeard(t *testing.T) {
+	t.Parallel()
+	user := func(n int64, steers bool) agent.Message {
+		return agent.Message{RunID: "r", Role: agent.UserMessage, Content: fmt.Sprint(n), Sequence: n, Steers: steers}
+	}
+	assistant := func(n int64, turn int, heard int64) agent.Message {
+		return agent.Message{RunID: "r", Role: agent.AssistantMessage, Content: fmt.Sprint(n), Sequence: n, CommandID: agent.TurnCommandID("main", turn), Heard: heard}
+	}
+	calls := assistant(4, 1, 0)
+	calls.ToolCalls = []byte(`[{"id": "x", "name": "look", "arguments": "{}"}]`)
+	answer := agent.Message{RunID: "r", Role: agent.ToolMessage, Content: "7", CommandID: "main#1.0", Sequence: 7}
+	other := user(10, false)
+	other.RunID = "s"
+	var said []string
+	for _, u := range slices.Backward(units([]agent.Message{user(2, false), user(3, true), calls, user(5, true), answer, user(8, true), assistant(9, 2, 5),
+		other, user(11, true), assistant(12, 3, 8)})) {
+		for _, p := range u {
+			said = append(said, p.Text)
 		}
 	}
-	return all
+	require.Equal(t, []string{"2", "4", "7", "3", "5", "9", "8", "10", "12", "11"}, said)
 }
 
 // fill puts units into a window, the newest in any case.

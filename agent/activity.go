@@ -249,8 +249,10 @@ type ModelReply struct {
 	Reply
 	// Tools are the calls the model asked for, in its order.
 	Tools []ToolRequest `json:"tools,omitempty"`
-	// GoesOn: something was said to the run meanwhile, so that an answer without tool calls does not end its loop.
-	GoesOn bool `json:"goes_on,omitempty"`
+	// GoesOn: something was said to the run meanwhile, so that an answer without tool calls does not end its loop. Said is then the
+	// number of the newest message, whose own signal may still be on its way.
+	GoesOn bool  `json:"goes_on,omitempty"`
+	Said   int64 `json:"said,omitempty"`
 }
 
 // PlannerReply is the reply of CallPlanner.
@@ -286,6 +288,7 @@ type SettleReply struct {
 	Reply
 	Tools  []ToolRequest `json:"tools,omitempty"`
 	GoesOn bool          `json:"goes_on,omitempty"`
+	Said   int64         `json:"said,omitempty"`
 	Plan   *Shape        `json:"plan,omitempty"`
 }
 

@@ -154,9 +154,10 @@ type (
 		// Input is what a tool is called with.
 		Input *Value `json:"input,omitempty"`
 		// Heard is the number of the newest message in a turn's prompt that was said while the run was at work.
-		Heard          int64     `json:"heard,omitempty"`
-		IdempotencyKey string    `json:"idempotency_key"`
-		Deadline       time.Time `json:"deadline"`
+		Heard          int64  `json:"heard,omitempty"`
+		IdempotencyKey string `json:"idempotency_key"`
+		// Deadline is left out for a wait without an end.
+		Deadline time.Time `json:"deadline,omitzero"`
 	}
 
 	// CommandCommittedData puts a command's result on record. The bytes stand beside the event.
@@ -190,7 +191,7 @@ type (
 		Kind   CommandKind `json:"kind"`
 		Tool   string      `json:"tool,omitempty"`
 		Reason string      `json:"reason"`
-		// NeverStarted: no effect was at work. It waited for its next try.
+		// NeverStarted: no effect was at work. It waited for its next try, or for somebody.
 		NeverStarted bool `json:"never_started,omitempty"`
 	}
 
@@ -293,6 +294,7 @@ type (
 		InputID string `json:"input_id"`
 		By      string `json:"by,omitempty"`
 		Value   Value  `json:"value"`
+		Hash    string `json:"value_hash"`
 	}
 
 	// LimitReachedData says that a run has met a limit. Parked: it waits for another one.
@@ -370,6 +372,15 @@ func ShowValue(doc json.RawMessage) Value {
 		return Value{Bytes: len(doc), JSON: doc}
 	}
 	return Value{Bytes: len(doc), Preview: Preview(string(doc), maxPreviewBytes)}
+}
+
+// ShowOutput makes the Value of a command's output. Of a wait's only the size is shown: what somebody sends to a run may be a
+// secret, and streams show it to everybody who watches.
+func ShowOutput(kind CommandKind, output json.RawMessage) Value {
+	if kind == WaitCommand {
+		return Value{Bytes: len(output)}
+	}
+	return ShowValue(output)
 }
 
 // Preview cuts text to at most limit bytes at a rune boundary and marks the cut.

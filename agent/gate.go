@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 )
 
@@ -40,8 +41,10 @@ type CommandRow struct {
 	Resolution *CommandResolvedData
 	// Approval is the newest question whether the call may be made, nil when nobody was asked.
 	Approval *ApprovalRow
-	// GoesOn: the answer of a model did not end its loop, although it asked for no tools.
+	// GoesOn: the answer of a model did not end its loop, although it asked for no tools. Said is then the number of the newest
+	// message that was said to the run while it was at work.
 	GoesOn bool
+	Said   int64
 	// Awaits is what a command that waits is waiting for.
 	Awaits *Awaited
 	// Witness is where the log stood after the transaction that gave the row.
@@ -237,6 +240,41 @@ type Wait struct {
 	InputHash string
 }
 
+// Begin is how the wait stands in the record when it begins.
+func (w *Wait) Begin() Begin {
+	return Begin{Call: w.Call, Dispatch: w.Dispatch, Kind: WaitCommand, Effect: Deterministic, Node: w.Node, Input: w.Input, InputHash: w.InputHash}
+}
+
+// Check refuses to take the row of another command, or of a wait for something else, for this one's.
+func (w *Wait) Check(row *CommandRow) error {
+	if row == nil || row.InputHash == "" || row.InputHash == w.InputHash {
+		return nil
+	}
+	return Failed(CodeMismatch, "command %s is on record with another input (hash %s, now %s)", w.CommandID, row.InputHash, w.InputHash)
+}
+
+// Late is the failure of a wait for an input that did not come in time.
+func (w *Wait) Late() *Error {
+	return &Error{Code: CodeTimeout, NodeID: w.NodeID, CommandID: w.CommandID, Message: fmt.Sprintf("no input %s came within %s", w.Signal, w.For)}
+}
+
+// Awaits is what the wait waits for until its deadline, which is zero when it has none.
+func (w *Wait) Awaits(now, deadline time.Time) *Awaited {
+	a := &Awaited{For: ForTimer, Signal: w.Signal}
+	if w.Signal != "" {
+		a.For = ForSignal
+	}
+	if !deadline.IsZero() {
+		a.Remaining = Duration(deadline.Sub(now))
+	}
+	return a
+}
+
+// TimerValue is the result of a wait for a time: when it was over.
+func TimerValue(now time.Time) (json.RawMessage, error) {
+	return json.Marshal(map[string]string{"fired_at": now.UTC().Format("2006-01-02T15:04:05.000000Z07:00")})
+}
+
 // Commit puts a result on record.
 type Commit struct {
 	Call
@@ -254,6 +292,8 @@ type Commit struct {
 	// keeps the answer from ending the loop.
 	Turn  int
 	Heard int64
+	// Said is the number of the newest message that was said after Heard. It is for the ledger to find out.
+	Said int64
 	// Checkpoint is the checkpoint to take when the command does not end its node; "" for none.
 	Checkpoint CheckpointType
 	// Reconciled: the result is that of the lost dispatch DispatchNo, found out by its tool, and not this dispatch's own.

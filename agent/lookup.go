@@ -37,6 +37,8 @@ const (
 	ConflictNotPaused = "run-not-paused"
 	// ConflictInputReused: the id of an input came with another value before.
 	ConflictInputReused = "input-id-reused"
+	// ConflictInputs: as many inputs of the run as may wait for somebody to take them do.
+	ConflictInputs = "inputs-full"
 	// ConflictQueueFull: as many runs of the conversation as may wait do.
 	ConflictQueueFull = "queue-full"
 	// ConflictSteer: the run at work cannot take a message in.

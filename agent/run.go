@@ -210,12 +210,14 @@ type Run struct {
 	Metadata       json.RawMessage `json:"metadata,omitempty"`
 	Definition     Definition      `json:"definition"`
 	// StartSequence is the number of run_started: what the conversation held before it is the history of this run.
-	StartSequence int64      `json:"start_sequence"`
-	FinalOutput   *string    `json:"final_output,omitempty"`
-	Error         *Error     `json:"error,omitempty"`
-	CreatedAt     time.Time  `json:"created_at"`
-	StartedAt     *time.Time `json:"started_at,omitempty"`
-	FinishedAt    *time.Time `json:"finished_at,omitempty"`
+	StartSequence int64 `json:"start_sequence"`
+	// Steered is, in the answer to a message that was said to a run at work, the number of that message, else 0.
+	Steered     int64      `json:"-"`
+	FinalOutput *string    `json:"final_output,omitempty"`
+	Error       *Error     `json:"error,omitempty"`
+	CreatedAt   time.Time  `json:"created_at"`
+	StartedAt   *time.Time `json:"started_at,omitempty"`
+	FinishedAt  *time.Time `json:"finished_at,omitempty"`
 }
 
 // MessageRole says who a message of a conversation is from.
@@ -235,6 +237,10 @@ type Message struct {
 	Content   string      `json:"content"`
 	// Bytes is the size of the whole content where a reader asked for its beginning only, else 0.
 	Bytes int `json:"-"`
+	// Steers: a user's message was said to a run at work. Heard is, of what a model said in a loop, the number of the newest such
+	// message that it had been shown. Both are for readers of a transcript.
+	Steers bool  `json:"-"`
+	Heard  int64 `json:"-"`
 	// ToolCalls is set on an assistant message that asked for tools; ToolCallID and ToolName on the message that answers one.
 	ToolCalls  json.RawMessage `json:"tool_calls,omitempty"`
 	ToolCallID string          `json:"tool_call_id,omitempty"`

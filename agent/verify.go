@@ -23,6 +23,7 @@ type RunRecord struct {
 	Commands    []CommandRecord
 	Checkpoints []CheckpointRecord
 	Messages    []MessageRecord
+	Inputs      []InputRecord
 	// Enqueued: the run waits for others of its conversation, and none of its events is written yet.
 	Enqueued bool
 }
@@ -54,6 +55,9 @@ type CommandRecord struct {
 	StoredHash  string
 	StoredBytes int64
 	Error       json.RawMessage
+	// Heard and GoesOn are of a loop's turn.
+	Heard  int64
+	GoesOn bool
 }
 
 // decided reports whether the row says that the command has an outcome.
@@ -100,6 +104,8 @@ const (
 	CheckResult     Check = "result"     // the bytes of a result have the hash that was put on record
 	CheckRun        Check = "run"        // the run's row says what its events say
 	CheckMessage    Check = "message"    // messages say what the events and results say
+	CheckInput      Check = "input"      // inputs say what their events say, and each is taken by one wait at most
+	CheckSteer      Check = "steer"      // an answer ends its loop when it knows of all that was said to the run, and only then
 	CheckChain      Check = "chain"      // the chain recomputed from the events is the one on record, and the one told to Temporal
 	CheckActivity   Check = "activity"   // the ledger holds what an activity told Temporal
 	CheckHandOver   Check = "hand_over"  // what one execution handed to the next is the fold of the events before it
@@ -108,7 +114,7 @@ const (
 // Checks lists every check, in the order above.
 func Checks() []Check {
 	return []Check{CheckNumbers, CheckStart, CheckEnd, CheckEpoch, CheckPlan, CheckCommand, CheckNode, CheckCheckpoint, CheckFold,
-		CheckRow, CheckResult, CheckRun, CheckMessage, CheckChain, CheckActivity, CheckHandOver}
+		CheckRow, CheckResult, CheckRun, CheckMessage, CheckInput, CheckSteer, CheckChain, CheckActivity, CheckHandOver}
 }
 
 // Difference is a place where the record contradicts itself, or a witness.
@@ -182,6 +188,8 @@ func VerifyRun(r *RunRecord, t Testimony) Verification {
 	v.checkCommands()
 	v.checkCheckpoints()
 	v.checkMessages()
+	v.checkInputs()
+	v.checkSteered()
 	told := v.checkTestimony(t)
 	results := 0
 	for _, c := range r.Commands {

@@ -102,6 +102,25 @@ type Resumed struct {
 	Step int
 }
 
+// OpenWait is a wait node that waits.
+type OpenWait struct {
+	CommandID string `json:"command_id"`
+	NodeID    string `json:"node_id"`
+	// Signal is the name of the input that it waits for, "" for a timer.
+	Signal string    `json:"signal,omitempty"`
+	Since  time.Time `json:"since"`
+	// Until is when its time has come, or is over; nil for a wait without an end.
+	Until *time.Time `json:"until"`
+}
+
+// Bounds of what may be sent to a run.
+const (
+	// MaxInputBytes bounds the value of an input.
+	MaxInputBytes = 256 << 10
+	// MaxInputs is how many inputs of a run may be there that no node has taken.
+	MaxInputs = 1000
+)
+
 // Input is a named value for a wait node. InputID tells a repetition from another input of the name.
 type Input struct {
 	Name    string

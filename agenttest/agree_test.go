@@ -3,6 +3,7 @@ package agenttest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -43,13 +44,17 @@ type side struct {
 	replace     func() // by another execution
 	resolve     func(commandID string, r agent.Resolution) error
 	checkpoints func() []agent.Checkpoint
+	signal      func(in agent.Input) error
+	say         func(text string) (bool, error)
+	// due lets the deadline of a wait be over.
+	due func(commandID string)
 }
 
 const owner = "local"
 
 // definition of the agent of both runs. Its plan: a and b, then an answer.
 func definition() agent.Definition {
-	return agent.Definition{Agent: "test", Mode: agent.ModePlan, Model: agent.ModelRef{Name: "default", Provider: "scripted", Model: "scripted"},
+	return agent.Definition{Agent: "test", Mode: agent.ModeReact, Model: agent.ModelRef{Name: "default", Provider: "scripted", Model: "scripted"},
 		Tools:  []agent.ToolRef{{Name: "put", Description: "puts", InputSchema: json.RawMessage(`{"type":"object"}`), Effect: agent.Idempotent}},
 		Limits: agent.DefaultLimits()}
 }
@@ -76,6 +81,13 @@ func inMemory(t require.TestingT) *side {
 	s.replace = func() { m.runs[s.run.RunID].Epoch++ }
 	s.resolve = func(id string, word agent.Resolution) error { return m.resolveByHand(s.run.RunID, id, word) }
 	s.checkpoints = func() []agent.Checkpoint { return m.runs[s.run.RunID].checkpoints }
+	s.signal = func(in agent.Input) error { return m.signal(s.run.RunID, in) }
+	s.say = func(text string) (bool, error) { return m.steer(s.run.RunID, "", text) }
+	s.due = func(id string) {
+		if c := m.runs[s.run.RunID].rows[id]; c != nil && !c.Deadline.IsZero() {
+			c.Deadline = time.Now().Add(-time.Millisecond)
+		}
+	}
 	s.expire = func(id string) {
 		if c := m.runs[s.run.RunID].rows[id]; c != nil {
 			c.LeaseUntil = time.Now().Add(-time.Millisecond)
@@ -107,6 +119,20 @@ func inPostgres(t require.TestingT, store *ledger.Ledger, db *pgxpool.Pool) *sid
 	s.resolve = func(id string, word agent.Resolution) error {
 		_, err := store.Resolve(ctx, owner, s.run.RunID, id, word)
 		return err
+	}
+	s.signal = func(in agent.Input) error {
+		_, _, err := store.Signal(ctx, owner, s.run.RunID, in)
+		return err
+	}
+	s.say = func(text string) (bool, error) {
+		said := newRun()
+		said.Input, said.ConversationID = text, s.run.ConversationID
+		run, created, err := store.Accept(ctx, agent.Acceptance{Owner: owner, Run: said, Strategy: agent.Steer})
+		require.False(t, created, "a message of the test is for its run")
+		return run.Steered > 0, err
+	}
+	s.due = func(id string) {
+		exec(`UPDATE commands SET deadline = now() - interval '1 ms' WHERE run_id = $1 AND command_id = $2 AND deadline IS NOT NULL`, id)
 	}
 	s.checkpoints = func() []agent.Checkpoint {
 		checkpoints, err := store.Checkpoints(ctx, s.run.RunID)
@@ -288,6 +314,94 @@ func (c subject) finish(status agent.Status) step {
 	}}
 }
 
+// say says something to the run, unless that would begin another one.
+func say(text string) step {
+	return step{"say " + text, func(s *side) string {
+		ctx := context.Background()
+		run, _, err := s.gate.WorkerRun(ctx, s.run.RunID)
+		if err != nil || run.Status.Terminal() || run.Status == agent.Cancelling {
+			return "too late"
+		}
+		events, err := s.gate.Events(ctx, agent.LogScope{ConversationID: s.run.ConversationID, RunID: s.run.RunID}, 0, 10_000)
+		if err != nil || slices.ContainsFunc(events, func(e agent.Event) bool {
+			return e.Type == agent.NodeFinished || e.Type == agent.NodeFailed || e.Type == agent.NodeSkipped
+		}) {
+			return "too late"
+		}
+		said, err := s.say(text)
+		return told(nil, err, said)
+	}}
+}
+
+// heard begins a turn of the loop, or commits it, with all that was said by then, or with nothing of it.
+func (c subject) heard(s *side, everything bool) int64 {
+	messages, heard, err := s.gate.Steered(context.Background(), s.run.RunID)
+	if err != nil || len(messages) == 0 || !everything {
+		return heard[c.id]
+	}
+	return messages[len(messages)-1].Sequence
+}
+
+func (c subject) beginTurn(everything bool) step {
+	return step{fmt.Sprintf("begin turn %+v, %v", c, everything), func(s *side) string {
+		heard := c.heard(s, everything)
+		return c.begin(func(b *agent.Begin) { b.Heard = heard }).do(s)
+	}}
+}
+
+func (c subject) commitTurn(no, turn int) step {
+	return step{fmt.Sprintf("commit turn %+v no %d", c, no), func(s *side) string {
+		result := json.RawMessage(`{"text":"` + c.id + `"}`)
+		commit := agent.Commit{Call: c.call(s), Dispatch: c.dispatch(), DispatchNo: no, Result: result, Turn: turn, Heard: c.heard(s, false), Checkpoint: agent.LLMComplete,
+			Event: agent.CommandCommittedData{Kind: c.kind(), Turn: turn, Output: agent.ShowValue(result), LatencyMS: 7}}
+		commit.Ends = true
+		decided, err := s.gate.Commit(context.Background(), commit)
+		if decided.Row == nil {
+			return told(nil, err)
+		}
+		return told(decided.Row, err, decided.Mine, decided.Row.GoesOn, decided.Row.Said)
+	}}
+}
+
+// await asks whether a wait can go on.
+func (c subject) await(signal string, longest time.Duration, refused bool) step {
+	return step{fmt.Sprintf("await %+v %q %s", c, signal, longest), func(s *side) string {
+		w := agent.Wait{WaitCall: agent.WaitCall{Call: c.call(s), Signal: signal, For: agent.Duration(longest)}, Dispatch: c.dispatch(),
+			Node: &agent.NodeStartedData{Kind: agent.WaitNode}, Input: json.RawMessage(`{"signal":"` + signal + `"}`), InputHash: "w"}
+		w.Ends = true
+		if refused {
+			w.Refusal = &agent.Refusal{Decision: "forbid", Reason: "no waiting"}
+		}
+		begun, err := s.gate.Await(context.Background(), w)
+		if begun.Row == nil {
+			return told(nil, err, begun.Verdict)
+		}
+		if begun.Row.State == agent.Committed && signal == "" { // the time differs
+			return string(begun.Row.State)
+		}
+		awaits := ""
+		if a := begun.Row.Awaits; a != nil {
+			awaits = fmt.Sprint(a.For, a.Signal, a.Remaining > 0)
+		}
+		return told(begun.Row, err, begun.Verdict, awaits)
+	}}
+}
+
+func (c subject) due() step {
+	return step{"the time of " + c.id + " is over", func(s *side) string { s.due(c.id); return "" }}
+}
+
+func signalled(name, id, value string) step {
+	return step{"signal " + name + " " + id + " " + value, func(s *side) string {
+		err := s.signal(agent.Input{Name: name, InputID: id, Value: json.RawMessage(value), By: "ada"})
+		var conflict *agent.ConflictError
+		if errors.As(err, &conflict) {
+			return conflict.Reason
+		}
+		return told(nil, err)
+	}}
+}
+
 var (
 	cancelled = step{"the run is cancelled", func(s *side) string { s.cancel(); return "" }}
 	replaced  = step{"the execution is replaced", func(s *side) string { s.replace(); return "" }}
@@ -360,7 +474,7 @@ func (s *side) shown(t require.TestingT) (lines []string) {
 		lines = append(lines, fmt.Sprintf("%d messages", older))
 		for _, m := range page {
 			before = m.Sequence
-			lines = append(lines, fmt.Sprintf("message %d %s %.3s %d %s %s %s %s", m.Sequence, m.Role, m.Content, m.Bytes, m.ToolCalls, m.ToolCallID, m.ToolName, m.CommandID))
+			lines = append(lines, fmt.Sprintf("message %d %s %.3s %d %s %s %s %s %t %d", m.Sequence, m.Role, m.Content, m.Bytes, m.ToolCalls, m.ToolCallID, m.ToolName, m.CommandID, m.Steers, m.Heard))
 		}
 		if len(page) < 2 {
 			break
@@ -375,7 +489,16 @@ func (s *side) shown(t require.TestingT) (lines []string) {
 	if run.FinalOutput != nil {
 		output = *run.FinalOutput
 	}
-	return append(lines, fmt.Sprintf("run %s %s %v", run.Status, output, run.Error))
+	lines = append(lines, fmt.Sprintf("run %s %s %v", run.Status, output, run.Error))
+	// When a timer was over is each ledger's own.
+	for _, found := range results {
+		if found.Kind == agent.WaitCommand && strings.Contains(string(found.Result), "fired_at") {
+			for i := range lines {
+				lines[i] = strings.NewReplacer(string(found.Result), "a time", resultHash(found.Result), "its hash").Replace(lines[i])
+			}
+		}
+	}
+	return lines
 }
 
 func sortedKeys(m map[string]agent.CommandResult) (keys []string) {
@@ -413,6 +536,10 @@ func TestLedgersAgree(t *testing.T) {
 	facts, next := subject{facts: 2, epoch: 1}, a
 	next.epoch, b.facts = 2, 3
 	open, openAgain := subject{id: "a/open", effect: agent.External, schedule: 1, attempt: 1, epoch: 1}, subject{id: "a/open", effect: agent.External, schedule: 1, attempt: 2, epoch: 1}
+	w1, w2 := subject{id: "a", effect: agent.Deterministic, schedule: 1, attempt: 1, epoch: 1}, subject{id: "b", effect: agent.Deterministic, schedule: 2, attempt: 1, epoch: 1}
+	w1next := w1
+	w1next.epoch = 2
+	loop, loop2 := subject{id: "main#1", effect: agent.Idempotent, schedule: 1, attempt: 1, epoch: 1}, subject{id: "main#2", effect: agent.Idempotent, schedule: 2, attempt: 1, epoch: 1}
 	reconciles := func(begin *agent.Begin) { begin.Reconciles = true }
 	for name, steps := range map[string][]step{
 		"to the end": {a.begin(nil), a.commit(1, false), b.begin(nil), b.commit(1, false), answer.begin(nil), answer.commit(1, false), facts.finish(agent.Completed),
@@ -452,7 +579,19 @@ func TestLedgersAgree(t *testing.T) {
 		"an effect failed":   {a.begin(nil), open.begin(nil), open.conclude(1, agent.CommandInDoubt), a.conclude(1, agent.Released), a.settle(agent.CodeCancelled), open.resolve(agent.OutcomeFailed)},
 		"secrets":            {a.begin(func(begin *agent.Begin) { begin.Shown = json.RawMessage(`{"n":"[redacted]"}`) }), a.commit(1, false)},
 		"replaced":           {a.begin(nil), out.begin(nil), replaced, a.commit(1, false), again.begin(nil), a.expire(), next.begin(nil), next.commit(2, false), facts.finish(agent.FailedStatus)},
-		"a loop":             {turn.begin(nil), turn.commit(1, false), call.begin(nil), call.commit(1, false)},
+		"waits": {w1.await("go", 0, false), w2.await("go", 0, false), facts.record(agent.Waiting), signalled("go", "1", `1`), w2.await("go", 0, false),
+			w1.await("go", 0, false), facts.record(agent.Waiting), signalled("go", "1", `1.0`), signalled("go", "1", `2`), signalled("go", "2", `2`), w2.await("go", 0, false), w1.await("go", 0, false)},
+		"early inputs": {signalled("go", "1", `{"a": 1}`), signalled("no", "1", `true`), signalled("go", "2", `null`), w1.await("go", time.Hour, false), w2.await("go", 0, false),
+			facts.finish(agent.FailedStatus), signalled("go", "3", `1`)},
+		"waits that are over": {w1.await("go", time.Hour, false), w2.await("", time.Hour, false), w1.due(), w2.due(), w1.await("go", time.Hour, false), w2.await("", time.Hour, false),
+			w1.await("go", time.Hour, false)},
+		"an input in the last moment": {w1.await("go", time.Hour, false), w1.due(), signalled("go", "1", `1`), w1.await("go", time.Hour, false)},
+		"waits and a cancellation":    {w1.await("go", 0, false), cancelled, w1.await("go", 0, false), w1.settle(agent.CodeCancelled), signalled("go", "1", `1`), facts.finish(agent.Cancelled)},
+		"waits of an earlier epoch":   {w1.await("go", 0, false), replaced, w1.await("go", 0, false), w1next.await("go", 0, false), signalled("go", "1", `1`), w1next.await("go", 0, false)},
+		"a wait refused":              {w1.await("go", 0, true), w1.await("go", 0, false)},
+		"said meanwhile":              {loop.beginTurn(true), say("red"), loop.commitTurn(1, 1), loop2.beginTurn(true), say("blue"), say("no, green"), loop2.commitTurn(1, 2), loop.beginTurn(false)},
+		"said before":                 {say("red"), loop.beginTurn(true), loop.commitTurn(1, 1), say("blue"), loop.beginTurn(false)},
+		"a loop":                      {turn.begin(nil), turn.commit(1, false), call.begin(nil), call.commit(1, false)},
 		"given up by the gate": {a.begin(nil), a.conclude(1, agent.Released), a.begin(nil), a.conclude(2, agent.Released), a.begin(nil), a.conclude(3, agent.Released),
 			a.begin(nil), a.conclude(4, agent.Released), a.begin(nil), a.conclude(5, agent.Released), later.begin(nil)},
 	} {
@@ -479,7 +618,23 @@ func TestLedgersAgreeOnAnything(t *testing.T) {
 			}
 			no := rapid.IntRange(1, 3).Draw(t, "no")
 			switch rapid.SampledFrom([]string{"begin", "begin", "begin", "begin", "commit", "commit", "conclude", "settle", "renew", "expire", "expire", "resolve", "record",
-				"cancel", "replace", "finish", "value"}).Draw(t, "what") {
+				"cancel", "replace", "finish", "value", "await", "await", "await", "due", "signal", "signal", "say", "turn", "answer"}).Draw(t, "what") {
+			case "await":
+				c.id, c.effect = rapid.SampledFrom([]string{"a", "b", "answer"}).Draw(t, "wait"), agent.Deterministic
+				steps[i] = c.await(rapid.SampledFrom([]string{"go", "go", "stop", ""}).Draw(t, "signal"), rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "for"),
+					rapid.IntRange(0, 9).Draw(t, "refused") == 0)
+			case "due":
+				steps[i] = c.due()
+			case "signal":
+				steps[i] = signalled(rapid.SampledFrom([]string{"go", "stop"}).Draw(t, "name"), fmt.Sprint(no), rapid.SampledFrom([]string{`1`, `"x"`}).Draw(t, "value"))
+			case "say":
+				steps[i] = say("x")
+			case "turn":
+				c.id, c.effect = rapid.SampledFrom([]string{"main#1", "main#2"}).Draw(t, "turn"), agent.Idempotent
+				steps[i] = c.beginTurn(rapid.Bool().Draw(t, "everything"))
+			case "answer":
+				c.id, c.effect = rapid.SampledFrom([]string{"main#1", "main#2"}).Draw(t, "turn"), agent.Idempotent
+				steps[i] = c.commitTurn(no, int(c.id[len("main#")]-'0'))
 			case "begin":
 				reconciles := rapid.Bool().Draw(t, "reconciles")
 				steps[i] = c.begin(func(b *agent.Begin) { b.Reconciles = reconciles })

@@ -29,6 +29,9 @@ func (m *memory) Commit(_ context.Context, c agent.Commit) (decided agent.Decide
 		}
 		// A new execution ends the node by itself, when it meets the command again.
 		c.Ends = c.Ends && t.run.Epoch == c.Epoch
+		if err := t.hear(&c); err != nil {
+			return err
+		}
 		if err := t.commit(c, said); err != nil {
 			return err
 		}
@@ -68,6 +71,7 @@ func (t *txn) commit(c agent.Commit, said *agent.CommandResolvedData) error {
 		}
 	}
 	r.State, r.Result, r.ResultHash, r.Error = agent.Committed, c.Result, c.Event.Hash, nil
+	r.GoesOn, r.Said = c.Event.GoesOn, c.Said
 	r.usage, r.latencyMS, r.decidedAt = c.Event.Usage, c.Event.LatencyMS, &t.now
 	switch {
 	case ended:
@@ -167,7 +171,7 @@ func (t *txn) decide(d agent.Dispatch, state agent.CommandState, reason *agent.E
 		}
 	case agent.CommandAborted:
 		err = t.event(agent.CommandAbortType, c.NodeID, c.CommandID, c.DispatchNo,
-			agent.CommandAbortedData{Kind: c.Kind, Tool: c.Tool, Reason: reason.Message, NeverStarted: c.State == agent.Released})
+			agent.CommandAbortedData{Kind: c.Kind, Tool: c.Tool, Reason: reason.Message, NeverStarted: c.State == agent.Released || c.State == agent.CommandWaiting})
 	case agent.CommandInDoubt:
 		err = t.event(agent.CommandDoubtType, c.NodeID, c.CommandID, c.DispatchNo, agent.CommandInDoubtData{Kind: c.Kind, Tool: c.Tool, Reason: reason.Message})
 		t.askAbout(c.CommandID)

@@ -16,6 +16,9 @@
 //	res.RequireOutput("It is paid back.")
 //	res.RequireCalledOnce("refund", map[string]any{"order": "17"})
 //
+// A plan may wait for somebody; the test says what comes, and when (see the example of [Harness.SignalAfter]). [Harness.Say] speaks
+// to a react run that is at work.
+//
 // [Harness.Crash] loses the worker at a point on a command's way through the commit gate; [Harness.Resolve] answers for a
 // command in doubt; [Harness.Cancel] stops the run. [Result.RequireReplays] audits the run: its record alone gives it again.
 // [ReplayHistory] holds a history that a real server recorded to the workflow.

@@ -75,7 +75,7 @@ func (t *txn) settle(call agent.SettleCall) error {
 			return t.decide(d, agent.CommandAborted, reason, 0)
 		}
 		return t.decide(d, agent.CommandFailed, reason, 0)
-	case agent.Fenced, agent.Committed, agent.CommandFailed, agent.CommandAborted, agent.CommandInDoubt:
+	case agent.Fenced, agent.CommandWaiting, agent.Committed, agent.CommandFailed, agent.CommandAborted, agent.CommandInDoubt:
 	}
 	return nil
 }
@@ -98,7 +98,7 @@ func (m *memory) Finish(_ context.Context, call agent.FinishCall) (reply agent.F
 			switch {
 			case c.State == agent.Dispatched && c.Effect == agent.External:
 				state = agent.CommandInDoubt
-			case c.State != agent.Dispatched && c.State != agent.Released:
+			case c.State != agent.Dispatched && c.State != agent.Released && c.State != agent.CommandWaiting:
 				continue
 			}
 			t.command = c

@@ -75,7 +75,7 @@ func (t *txn) begin(b agent.Begin, begun *agent.Begun) error {
 		return t.fail(b, &agent.Error{Code: agent.CodeTooManyTries, CommandID: b.CommandID, NodeID: b.NodeID,
 			Message: fmt.Sprintf("dispatched %d times without a result", t.command.DispatchNo-t.command.BaseNo)})
 	case agent.Inject:
-		if b.Ends && agent.EndsNode(t.command.Kind, t.command.Result) && !t.run.state.Finished.Has(b.NodeIndex) {
+		if b.Ends && !t.command.GoesOn && agent.EndsNode(t.command.Kind, t.command.Result) && !t.run.state.Finished.Has(b.NodeIndex) {
 			return t.finishNode(b.Call, t.command.Kind, t.command.Result)
 		}
 	case agent.InjectFailure, agent.IsInDoubt, agent.Refuse, agent.Mismatch:
@@ -149,7 +149,7 @@ func (t *txn) dispatch(b agent.Begin, begun *agent.Begun) error {
 func (t *txn) writeRow(b agent.Begin, dispatchNo int, deadline time.Time) {
 	c := &row{CommandRow: agent.CommandRow{RunID: b.RunID, CommandID: b.CommandID, NodeID: b.NodeID, Kind: b.Kind, Tool: b.Tool, Effect: b.Effect,
 		State: agent.Dispatched, InputHash: b.InputHash, DispatchNo: dispatchNo, Owner: b.Dispatch, LeaseUntil: t.now.Add(agent.Lease), Deadline: deadline},
-		input: b.Input, emittedAt: t.now}
+		input: b.Input, heard: b.Heard, emittedAt: t.now}
 	if b.Model != nil {
 		c.model = b.Model.Model
 	}
@@ -171,7 +171,7 @@ func (t *txn) emit(b agent.Begin, deadline time.Time) error {
 	if err := t.openNode(b); err != nil {
 		return err
 	}
-	data := agent.CommandEmittedData{Kind: b.Kind, Tool: b.Tool, Model: b.Model, Effect: b.Effect, InputHash: b.InputHash,
+	data := agent.CommandEmittedData{Kind: b.Kind, Tool: b.Tool, Model: b.Model, Effect: b.Effect, InputHash: b.InputHash, Heard: b.Heard,
 		IdempotencyKey: agent.IdempotencyKey(b.RunID, b.CommandID), Deadline: deadline}
 	if b.Input != nil {
 		shown := agent.ShowValue(b.Input)
@@ -204,7 +204,7 @@ func (t *txn) finishNode(call agent.Call, kind agent.CommandKind, result json.Ra
 		return err
 	}
 	err = t.event(agent.NodeFinished, call.NodeID, "", 0,
-		agent.NodeFinishedData{Index: call.NodeIndex, ResultCommand: call.CommandID, Output: agent.ShowValue(output)})
+		agent.NodeFinishedData{Index: call.NodeIndex, ResultCommand: call.CommandID, Output: agent.ShowOutput(kind, output)})
 	if err != nil {
 		return err
 	}

@@ -57,9 +57,18 @@ type Harness struct {
 	calls   []ToolCall
 	crashes []crash
 	mayMiss bool
+	// early are inputs for the next run, planned those that come to it at their time.
+	early   []agent.Input
+	planned []plannedInput
 	// env is that of the run at work, nil when there is none.
 	env   *testsuite.TestWorkflowEnvironment
 	runID string
+}
+
+// plannedInput is an input that comes to a run some time after its start.
+type plannedInput struct {
+	after time.Duration
+	agent.Input
 }
 
 // crash is the loss of a worker that is still to come.
@@ -173,6 +182,62 @@ func (h *Harness) Cancel(by, reason string) {
 	}
 }
 
+// Signal sends an input for wait nodes of that name: to the run that is at work, where tools and models under test call it, else to
+// the next run, which has it from its start. The value is any that can be written as JSON.
+func (h *Harness) Signal(name string, value any) {
+	h.t.Helper()
+	in := h.input(name, value)
+	h.mu.Lock()
+	runID := h.runID
+	if runID == "" {
+		h.early = append(h.early, in)
+	}
+	h.mu.Unlock()
+	if runID != "" {
+		h.send(runID, in)
+	}
+}
+
+// SignalAfter sends an input to the next run, that long after its start on the clock of its environment.
+func (h *Harness) SignalAfter(after time.Duration, name string, value any) {
+	h.t.Helper()
+	in := h.input(name, value)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.planned = append(h.planned, plannedInput{after, in})
+}
+
+func (h *Harness) input(name string, value any) agent.Input {
+	h.t.Helper()
+	raw, err := json.Marshal(value)
+	if err == nil {
+		err = signalName(name)
+	}
+	if err != nil {
+		h.t.Fatalf("agenttest: Signal: %v", err)
+	}
+	return agent.Input{Name: name, InputID: newID(), Value: raw, By: "test"}
+}
+
+func (h *Harness) send(runID string, in agent.Input) {
+	if err := h.ledger.signal(runID, in); err != nil {
+		h.t.Errorf("agenttest: Signal %s: %v", in.Name, err)
+	}
+}
+
+// Say says something to the loop of the run that is at work, which reads it before its next turn. Tools and models under test call
+// it. It reports false when the loop has ended; a server would begin a run with it then.
+func (h *Harness) Say(text string) bool {
+	h.mu.Lock()
+	runID := h.runID
+	h.mu.Unlock()
+	said, err := h.ledger.steer(runID, "", text)
+	if err != nil || h.cfg.Mode != agent.ModeReact {
+		h.t.Errorf("agenttest: Say: only a react run at work can be told something: %v", err)
+	}
+	return said
+}
+
 // Run runs the agent on an input to its end. A plan that is invalid fails the test; whatever else goes wrong is in the result.
 func (h *Harness) Run(input string) *Result {
 	h.t.Helper()
@@ -197,6 +262,17 @@ func (h *Harness) Run(input string) *Result {
 	if err != nil {
 		h.t.Fatalf("agenttest: accept the run: %v", err)
 	}
+	h.mu.Lock()
+	early, planned := h.early, h.planned
+	h.early, h.planned = nil, nil
+	h.mu.Unlock()
+	for _, i := range early {
+		h.send(run.RunID, i)
+	}
+	for _, p := range planned {
+		env.RegisterDelayedCallback(func() { h.send(run.RunID, p.Input) }, p.after)
+	}
+	h.ledger.reach(run.RunID, func(signal string, i agent.Intent) { env.SignalWorkflow(signal, i) })
 	h.begin(env, run.RunID)
 	defer h.begin(nil, "")
 	env.ExecuteWorkflow(agent.WorkflowName, in)

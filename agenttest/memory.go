@@ -39,19 +39,23 @@ type run struct {
 	checkpoints []agent.Checkpoint
 	rows        map[string]*row
 	lastFact    map[int]int // by epoch
-	emitted     []string    // commands in the order in which they began
+	inputs      []input
+	emitted     []string // commands in the order in which they began
 
 	// clock is that of the run's environment, ahead what a test has let pass besides.
 	clock func() time.Time
 	ahead time.Duration
 	// doubt tells the environment that a command is in doubt, and how it is answered.
 	doubt func(news agent.Intent, answer func() error)
+	// ask brings an intent to the execution, nil where there is none.
+	ask func(signal string, i agent.Intent)
 }
 
 // row is a command, with what only its readers need.
 type row struct {
 	agent.CommandRow
 	input     json.RawMessage
+	heard     int64
 	model     string
 	usage     json.RawMessage
 	latencyMS int64
@@ -119,6 +123,7 @@ func (r *run) clone() *run {
 		c.rows[id] = &copied
 	}
 	c.events, c.checkpoints, c.emitted = slices.Clip(r.events), slices.Clip(r.checkpoints), slices.Clip(r.emitted)
+	c.inputs = slices.Clone(r.inputs)
 	return &c
 }
 
@@ -229,6 +234,13 @@ func (m *memory) accept(r agent.Run, plan *agent.Plan, source string, clock func
 		return nil
 	})
 	return in, err
+}
+
+// reach says how intents come to the execution of a run.
+func (m *memory) reach(runID string, ask func(signal string, i agent.Intent)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.runs[runID].ask = ask
 }
 
 // cancel asks a run to stop and reports whether that is news.

@@ -121,6 +121,9 @@ func (m *memory) Transcript(_ context.Context, _ string, before int64, limit, _ 
 	for _, msg := range slices.Backward(m.messages) {
 		if msg.Sequence < before && len(messages) < limit {
 			msg.Bytes = len(msg.Content)
+			if c := m.runs[msg.RunID].rows[msg.CommandID]; c != nil && msg.Role == agent.AssistantMessage {
+				msg.Heard = c.heard
+			}
 			messages = append(messages, msg)
 		}
 	}

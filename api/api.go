@@ -148,6 +148,7 @@ func (a *API) endpoints() []route {
 		{"GET", run + "/verify", auth.Operator, brief, a.getVerification},
 		{"POST", run + "/cancel", auth.User, lasting, a.postCancel},
 		{"POST", run + "/resume", auth.User, brief, a.postResume},
+		{"POST", run + "/signal", auth.User, brief, a.postSignal},
 
 		{"GET", root + "/conversations", auth.Viewer, brief, a.getConversations},
 		{"GET", conversation, auth.Viewer, brief, a.getConversation},

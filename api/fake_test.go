@@ -36,6 +36,9 @@ type fakeLedger struct {
 	resolutions   []string
 	stopped       []agent.StoppedCommand
 	chunks        []agent.OutputChunk
+	inputs        map[string][]agent.Input
+	waits         map[string][]agent.OpenWait
+	steered       int64 // what a steering message is answered with, 0 when it is not possible
 	now           time.Time
 }
 
@@ -55,7 +58,7 @@ type fakeConversation struct {
 
 func newFakeLedger() *fakeLedger {
 	return &fakeLedger{runs: map[string]*fakeRun{}, conversations: map[string]*fakeConversation{}, keys: map[string]agent.Acceptance{},
-		subscribers: map[chan struct{}]string{}, behind: map[string][]agent.RunAhead{}, commands: map[string][]agent.Command{}, checkpoints: map[string][]agent.Checkpoint{},
+		subscribers: map[chan struct{}]string{}, inputs: map[string][]agent.Input{}, waits: map[string][]agent.OpenWait{}, behind: map[string][]agent.RunAhead{}, commands: map[string][]agent.Command{}, checkpoints: map[string][]agent.Checkpoint{},
 		now:   time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC),
 		tools: []agent.ToolRef{{Name: "calculator", Description: "Adds", InputSchema: json.RawMessage(`{"type":"object"}`), Effect: agent.Deterministic}}}
 }
@@ -107,6 +110,10 @@ func (l *fakeLedger) Accept(_ context.Context, a agent.Acceptance) (agent.Run, b
 	case len(ahead) == 0:
 	case a.Strategy == agent.Reject:
 		return agent.Run{}, false, &agent.ConflictError{Reason: agent.ConflictRunOpen, Detail: "the conversation has a run at work", RunID: ahead[0].RunID}
+	case a.Strategy == agent.Steer && l.steered > 0:
+		run := l.runs[ahead[0].RunID].Run
+		run.Steered = l.steered
+		return run, false, nil
 	case a.Strategy == agent.Steer:
 		return agent.Run{}, false, &agent.ConflictError{Reason: agent.ConflictSteer, Detail: "a run cannot be steered yet", RunID: ahead[0].RunID}
 	}
@@ -231,6 +238,35 @@ func (l *fakeLedger) Resume(_ context.Context, r agent.Resume) (agent.Resumed, e
 	l.event(l.conversations[run.ConversationID], &run.Run, agent.Event{Type: agent.RunReopened}, data)
 	l.wake(run.ConversationID)
 	return agent.Resumed{Run: run.Run, Step: step}, nil
+}
+
+// Signal keeps the newest value of each input.
+func (l *fakeLedger) Signal(_ context.Context, owner, runID string, in agent.Input) (int64, bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	run, ok := l.runs[runID]
+	if !ok || !owns(owner, run.owner) {
+		return 0, false, &agent.NotFoundError{What: "run", ID: runID}
+	}
+	if run.Status.Terminal() {
+		return 0, false, &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "it has ended"}
+	}
+	for _, had := range l.inputs[runID] {
+		if had.Name == in.Name && had.InputID == in.InputID {
+			if string(had.Value) != string(in.Value) {
+				return 0, false, &agent.ConflictError{Reason: agent.ConflictInputReused, Detail: "another value"}
+			}
+			return 7, false, nil
+		}
+	}
+	l.inputs[runID] = append(l.inputs[runID], in)
+	return 7, true, nil
+}
+
+func (l *fakeLedger) Waits(_ context.Context, runID string) ([]agent.OpenWait, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waits[runID], nil
 }
 
 func (l *fakeLedger) LatestRun(_ context.Context, conversationID string) (runID string, checkpoint bool, err error) {

@@ -25,7 +25,7 @@ type Ledger interface {
 // Acceptor takes what people ask of runs.
 type Acceptor interface {
 	// Accept makes a run durable, in its conversation's queue if need be, or finds the one that was accepted under the same key;
-	// created tells them apart.
+	// created tells them apart. A message to a run at work gives that run, and its Steered.
 	Accept(ctx context.Context, a agent.Acceptance) (run agent.Run, created bool, err error)
 	// RequestCancel asks a run to stop. A run that is being cancelled is left alone.
 	RequestCancel(ctx context.Context, owner, runID, by, reason string) (agent.Run, error)
@@ -37,6 +37,9 @@ type Controller interface {
 	Resume(ctx context.Context, r agent.Resume) (agent.Resumed, error)
 	// LatestRun finds the newest run of a conversation, and whether it has a checkpoint.
 	LatestRun(ctx context.Context, conversationID string) (runID string, checkpoint bool, err error)
+	// Signal gives a run an input for a wait node. The number is that of its event, 0 while the run is queued behind others; created
+	// tells whether the input came for the first time.
+	Signal(ctx context.Context, owner, runID string, in agent.Input) (sequence int64, created bool, err error)
 }
 
 // RunReader reads runs.
@@ -46,6 +49,8 @@ type RunReader interface {
 	Runs(ctx context.Context, f agent.RunFilter) (runs []agent.Run, hasMore bool, err error)
 	// QueuedBehind lists the runs that a run in the queue of its conversation waits for, in their order; none when it does not wait.
 	QueuedBehind(ctx context.Context, runID string) ([]agent.RunAhead, error)
+	// Waits lists the wait nodes of a run that wait, those first that have begun first.
+	Waits(ctx context.Context, runID string) ([]agent.OpenWait, error)
 	// RunPlan gives a run's plan, nil while there is none.
 	RunPlan(ctx context.Context, runID string) (*agent.Plan, error)
 	// ReplayContext folds a run's events.

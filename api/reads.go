@@ -149,6 +149,11 @@ func (a *API) runObject(ctx context.Context, run agent.Run) (runObject, error) {
 			return runObject{}, fmt.Errorf("read what run %s waits for: %w", run.RunID, err)
 		}
 	}
+	if view.mayWait() {
+		if view.object.WaitsFor, err = a.cfg.Ledger.Waits(ctx, run.RunID); err != nil {
+			return runObject{}, fmt.Errorf("read what run %s waits for: %w", run.RunID, err)
+		}
+	}
 	scope := agent.LogScope{ConversationID: run.ConversationID, RunID: run.RunID}
 	for after := run.StartSequence - 1; ; {
 		events, err := a.cfg.Ledger.Events(ctx, scope, after, eventsPage)

@@ -154,7 +154,7 @@ func (f *faults) checkLimits(asked, allowed agent.Limits) {
 func (a *API) acceptance(r *http.Request, b *runBody, raw json.RawMessage) (agent.Acceptance, error) {
 	var none agent.Acceptance
 	key := r.Header.Get("Idempotency-Key")
-	if len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c < ' ' || c > '~' }) {
+	if !printable(key) {
 		return none, badParameter("Idempotency-Key", "want up to %d printable ASCII characters", maxKey)
 	}
 	if err := requireHome(caller(r), b.ConversationID); err != nil {

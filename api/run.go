@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -129,10 +130,16 @@ func (a *API) accept(ctx context.Context, acceptance agent.Acceptance) (agent.Ru
 }
 
 // streamAccepted follows a run that was just accepted, or accepted before under the same key: that one from where the
-// caller says, because it may be connecting again.
+// caller says, because it may be connecting again. A message to a run at work is answered with what follows it, the message first.
 func (a *API) streamAccepted(w http.ResponseWriter, r *http.Request, run agent.Run, created bool, ask streamAsk) error {
 	events := runPath(run.RunID) + "/events"
-	if r.URL.RawQuery != "" {
+	switch {
+	case run.Steered > 0 && ask.position == sse.Position{}:
+		query := r.URL.Query()
+		query.Set("from_sequence", strconv.FormatInt(run.Steered, 10))
+		events += "?" + query.Encode()
+		ask.position, _ = sse.ReadPosition(nil, query) // a number as it has to be
+	case r.URL.RawQuery != "":
 		events += "?" + r.URL.RawQuery
 	}
 	w.Header().Set("Content-Location", events)

@@ -58,6 +58,8 @@ type runObject struct {
 	LastSequence      int64           `json:"last_sequence"`
 	EventsURL         string          `json:"events_url"`
 
+	// WaitsFor are the wait nodes that wait, while the run has not ended.
+	WaitsFor []agent.OpenWait `json:"waits_for,omitempty"`
 	// QueuedBehind are the runs that this one waits for, those at work before those that wait too.
 	QueuedBehind []agent.RunAhead `json:"queued_behind,omitempty"`
 }
@@ -216,6 +218,11 @@ func (v *runView) reopened(d agent.RunReopenedData) {
 			s.Status, s.FinishedAt, s.Error = "running", nil, nil
 		}
 	}
+}
+
+// mayWait reports whether the run has wait nodes and has not ended.
+func (v *runView) mayWait() bool {
+	return !v.object.Status.Terminal() && slices.ContainsFunc(v.object.Steps, func(s stepObject) bool { return s.Kind == agent.WaitNode })
 }
 
 // read reads an event's data. What cannot be read counts as not said.

@@ -14,7 +14,8 @@ import (
 
 // Accept makes a run durable: the run, its first events and the intent to start it, in one transaction. One that has to wait for
 // others of its conversation is as durable; its events and its start follow when its turn comes. A request that was accepted
-// before under the same key gives that run again and created false.
+// before under the same key gives that run again and created false. So does a message that is said to a run at work: run is that
+// one, and tells the number of the message.
 //
 // Errors: *agent.NotFoundError when the conversation is not the owner's; *agent.ConflictError when the key came with another
 // request, the message id is taken, the strategy does not allow the run, or the conversation's queue is full.
@@ -24,20 +25,20 @@ func (l *Ledger) Accept(ctx context.Context, a agent.Acceptance) (run agent.Run,
 	r.Input, r.RequestID, r.SessionID = textSafe(r.Input), textSafe(r.RequestID), textSafe(r.SessionID)
 	for range 2 {
 		run, created, err = l.accept(ctx, a)
+		var into *steering
+		if errors.As(err, &into) {
+			steered := false
+			if run, steered, err = l.steer(ctx, a, into.runID); err == nil && !steered { // its loop has just ended
+				a.Strategy = agent.Enqueue
+				return l.Accept(ctx, a)
+			}
+		}
 		// Two requests with one key may race; the second then reads what the first wrote. It meets whatever the first wrote
 		// first: a message id that both bring, the end of an open run, or the key.
 		var conflict *agent.ConflictError
 		raced := violates(err, "idempotency_keys_pkey") || violates(err, "messages_pkey") || errors.As(err, &conflict)
 		if !raced || a.Key == "" {
 			break
-		}
-	}
-	var into *steering
-	if errors.As(err, &into) {
-		steered := false
-		if run, steered, err = l.steer(ctx, a, into.runID); err == nil && !steered { // its loop has just ended
-			a.Strategy = agent.Enqueue
-			return l.Accept(ctx, a)
 		}
 	}
 	if violates(err, "messages_pkey") {
@@ -63,12 +64,13 @@ func (l *Ledger) accept(ctx context.Context, a agent.Acceptance) (run agent.Run,
 	}
 	if a.Key != "" {
 		// Before the transaction: it must not hold a connection while it asks for another.
-		earlier, err := l.acceptedBefore(ctx, a)
+		earlier, steered, err := l.acceptedBefore(ctx, a)
 		if err != nil {
 			return run, false, err
 		}
 		if earlier != "" {
 			run, err = l.Run(ctx, a.Owner, earlier)
+			run.Steered = steered
 			return run, false, err
 		}
 	}
@@ -120,18 +122,20 @@ func (l *Ledger) accept(ctx context.Context, a agent.Acceptance) (run agent.Run,
 	return run, true, nil
 }
 
-func (l *Ledger) acceptedBefore(ctx context.Context, a agent.Acceptance) (runID string, err error) {
+// acceptedBefore finds the run that a request under the same key was answered with, and the message that it was there.
+func (l *Ledger) acceptedBefore(ctx context.Context, a agent.Acceptance) (runID string, steered int64, err error) {
 	var hash string
-	err = l.pool.QueryRow(ctx, `SELECT run_id, request_hash FROM idempotency_keys WHERE owner = $1 AND key = $2`, a.Owner, a.Key).Scan(&runID, &hash)
+	err = l.pool.QueryRow(ctx, `SELECT run_id, request_hash, steered FROM idempotency_keys WHERE owner = $1 AND key = $2`, a.Owner, a.Key).
+		Scan(&runID, &hash, &steered)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return "", nil
+		return "", 0, nil
 	case err != nil:
-		return "", err
+		return "", 0, err
 	case hash != a.RequestHash:
-		return "", &agent.ConflictError{Reason: agent.ConflictKeyReused, Detail: "the Idempotency-Key came with another request before"}
+		return "", 0, &agent.ConflictError{Reason: agent.ConflictKeyReused, Detail: "the Idempotency-Key came with another request before"}
 	}
-	return runID, nil
+	return runID, steered, nil
 }
 
 // accept queues everything that is written of a new run; of one that has to wait, at the place given, its events and its start

@@ -174,9 +174,10 @@ func (l *Ledger) DecideApproval(ctx context.Context, owner, approvalID string, a
 	return l.Approval(ctx, owner, approvalID)
 }
 
-// goesOnWaiting says in the run's row that a run which has waited is at work again.
+// goesOnWaiting says in the run's row that a run which has stood still is at work again.
 func (t *txn) goesOnWaiting() {
-	if t.run.status == agent.Waiting {
+	switch t.run.status {
+	case agent.Waiting, agent.InDoubt, agent.LimitReached: // what else it waits for it says when nothing can go on again
 		t.writes.Queue(`UPDATE agent_executions SET status = 'running' WHERE run_id = $1`, t.run.runID)
 	}
 }

@@ -155,7 +155,7 @@ func (t *txn) commit(c agent.Commit, said *agent.CommandResolvedData) error {
 		c.RunID, c.CommandID, committed, inline, hash, len(c.Result), nullJSON(usage), c.Event.LatencyMS, t.now, ended,
 		t.command.Owner.Epoch, t.command.Owner.Schedule, t.command.Owner.Attempt, t.command.Owner.Token, c.Event.GoesOn)
 	t.dropOutput(c.CommandID)
-	t.command.GoesOn = c.Event.GoesOn
+	t.command.GoesOn, t.command.Said = c.Event.GoesOn, c.Said
 	t.command.State, t.command.Sequence, t.command.Result, t.command.ResultHash, t.command.Error = agent.Committed, committed, c.Result, hash, nil
 	switch {
 	case ended:
@@ -293,7 +293,7 @@ func (t *txn) decide(d agent.Dispatch, state agent.CommandState, reason *agent.E
 			agent.CommandFailedData{Kind: c.Kind, Tool: c.Tool, Error: reason, LatencyMS: latencyMS})
 	case agent.CommandAborted:
 		err = t.event(agent.CommandAbortType, c.NodeID, c.CommandID, c.DispatchNo,
-			agent.CommandAbortedData{Kind: c.Kind, Tool: c.Tool, Reason: reason.Message, NeverStarted: c.State == agent.Released})
+			agent.CommandAbortedData{Kind: c.Kind, Tool: c.Tool, Reason: reason.Message, NeverStarted: c.State == agent.Released || c.State == agent.CommandWaiting})
 	case agent.CommandInDoubt:
 		err = t.event(agent.CommandDoubtType, c.NodeID, c.CommandID, c.DispatchNo,
 			agent.CommandInDoubtData{Kind: c.Kind, Tool: c.Tool, Reason: reason.Message})

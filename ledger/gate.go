@@ -241,7 +241,7 @@ func (t *txn) finishNode(call agent.Call, kind agent.CommandKind, result json.Ra
 		return err
 	}
 	err = t.event(agent.NodeFinished, call.NodeID, "", 0,
-		agent.NodeFinishedData{Index: call.NodeIndex, ResultCommand: call.CommandID, Output: agent.ShowValue(output)})
+		agent.NodeFinishedData{Index: call.NodeIndex, ResultCommand: call.CommandID, Output: agent.ShowOutput(kind, output)})
 	if err != nil {
 		return err
 	}

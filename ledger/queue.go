@@ -110,6 +110,11 @@ func (t *txn) takeTurn(ctx context.Context, ready bool) (bool, error) {
 		if err := t.appendEvent(agent.Event{Type: e.Type, NodeID: e.NodeID, Data: e.Data}, 0); err != nil {
 			return false, err
 		}
+		if e.Type == agent.InputReceived {
+			if err := t.numberInput(e); err != nil {
+				return false, err
+			}
+		}
 		if e.Type == agent.MessageAdded {
 			t.writes.Queue(`UPDATE messages SET sequence_number = $2, created_at = $3 WHERE id = $1 AND conversation_id = $4`, t.run.messageID, t.last, t.now,
 				t.run.conversationID)

@@ -29,7 +29,7 @@ func (l *Ledger) steer(ctx context.Context, a agent.Acceptance, runID string) (r
 	}
 	err = l.write(ctx, txnScope{runID: runID, anyEpoch: true, changesRun: true, withState: true}, func(t *txn) error {
 		steered = false
-		if t.run.status.Terminal() || t.run.status == agent.Cancelling || t.state.Finished.Count() > 0 {
+		if t.run.status.Terminal() || t.run.status == agent.Cancelling || t.state.Step() > 0 {
 			return nil
 		}
 		steered = true
@@ -41,14 +41,12 @@ func (l *Ledger) steer(ctx context.Context, a agent.Acceptance, runID string) (r
 			return err
 		}
 		if a.Key != "" {
-			t.writes.Queue(`INSERT INTO idempotency_keys (owner, key, request_hash, run_id) VALUES ($1, $2, $3, $4)`, a.Owner, a.Key, a.RequestHash, runID)
+			t.writes.Queue(`INSERT INTO idempotency_keys (owner, key, request_hash, run_id, steered) VALUES ($1, $2, $3, $4, $5)`,
+				a.Owner, a.Key, a.RequestHash, runID, t.last)
 		}
+		run.Steered = t.last
 		return t.ask(MessageIntent, agent.Intent{Sequence: t.last})
 	})
-	if violates(err, "idempotency_keys_pkey") { // the same request, at the same time, has said it
-		_, err = l.acceptedBefore(ctx, a)
-		return run, true, err
-	}
 	return run, steered, err
 }
 
@@ -57,8 +55,9 @@ const reactPlan = "react"
 
 // Steered lists what was said to a run while it was at work, and up to which number each begun turn of its loop has heard it.
 func (l *Ledger) Steered(ctx context.Context, runID string) (messages []agent.Message, heard map[string]int64, err error) {
-	rows, err := l.pool.Query(ctx, `SELECT `+messageColumns+` FROM messages m WHERE run_id = $1 AND role = 'user'
-		AND id <> (SELECT message_id FROM agent_executions r WHERE r.run_id = m.run_id) ORDER BY sequence_number`, runID)
+	rows, err := l.pool.Query(ctx, `SELECT `+messageColumns+` FROM messages m JOIN LATERAL (SELECT r.message_id AS own, r.conversation_id AS its, r.start_sequence AS start
+			FROM agent_executions r WHERE r.run_id = $1) r ON conversation_id = its AND sequence_number > start AND id <> own
+		WHERE run_id = $1 AND role = 'user' ORDER BY sequence_number`, runID)
 	if err != nil {
 		return nil, nil, fmt.Errorf("messages to run %s: %w", runID, err)
 	}
@@ -85,11 +84,12 @@ func (t *txn) hear(ctx context.Context, c *agent.Commit) error {
 	if c.Turn == 0 || !c.Ends || !agent.EndsNode(t.command.Kind, c.Result) {
 		return nil
 	}
-	err := t.tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM messages m JOIN agent_executions r USING (run_id)
-		WHERE m.run_id = $1 AND m.role = 'user' AND m.id <> r.message_id AND m.sequence_number > $2)`, c.RunID, c.Heard).Scan(&c.Event.GoesOn)
-	if err != nil || !c.Event.GoesOn {
+	err := t.tx.QueryRow(ctx, `SELECT coalesce(max(m.sequence_number), 0) FROM messages m JOIN agent_executions r USING (run_id, conversation_id)
+		WHERE m.run_id = $1 AND m.role = 'user' AND m.id <> r.message_id AND m.sequence_number > greatest($2::bigint, r.start_sequence)`, c.RunID, c.Heard).Scan(&c.Said)
+	if err != nil || c.Said == 0 {
 		return err
 	}
+	c.Event.GoesOn = true
 	output, err := agent.NodeOutput(agent.ModelCommand, c.Result)
 	if err != nil {
 		return err

@@ -28,9 +28,11 @@ func (l *Ledger) History(ctx context.Context, conversationID string, before int6
 // Transcript lists all messages that a conversation held before a number, newest first, at most limit. It is the same at every
 // reading. Of a content that is longer than maxBytes only the beginning is read, that many characters; Bytes is its whole size.
 func (l *Ledger) Transcript(ctx context.Context, conversationID string, before int64, limit, maxBytes int) ([]agent.Message, error) {
-	rows, err := l.pool.Query(ctx, `SELECT id, run_id, role, left(content, $4), octet_length(content), tool_calls, tool_call_id, tool_name, command_id,
-			sequence_number, created_at
-		FROM messages WHERE conversation_id = $1 AND sequence_number < $2 ORDER BY sequence_number DESC LIMIT $3`,
+	rows, err := l.pool.Query(ctx, `SELECT m.id, m.run_id, m.role, left(m.content, $4), octet_length(m.content), m.tool_calls, m.tool_call_id, m.tool_name,
+			m.command_id, m.sequence_number, m.created_at, m.role = 'user' AND m.id <> r.message_id, coalesce(c.heard, 0)
+		FROM messages m JOIN agent_executions r USING (run_id)
+			LEFT JOIN commands c ON m.role = 'assistant' AND c.run_id = m.run_id AND c.command_id = m.command_id
+		WHERE m.conversation_id = $1 AND m.sequence_number < $2 ORDER BY m.sequence_number DESC LIMIT $3`,
 		conversationID, before, limit, maxBytes)
 	if err != nil {
 		return nil, fmt.Errorf("transcript of conversation %s: %w", conversationID, err)
@@ -38,7 +40,7 @@ func (l *Ledger) Transcript(ctx context.Context, conversationID string, before i
 	messages, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (agent.Message, error) {
 		var m agent.Message
 		err := row.Scan(&m.MessageID, &m.RunID, &m.Role, &m.Content, &m.Bytes, &m.ToolCalls, &m.ToolCallID, &m.ToolName, &m.CommandID,
-			&m.Sequence, &m.CreatedAt)
+			&m.Sequence, &m.CreatedAt, &m.Steers, &m.Heard)
 		return m, err
 	})
 	if err != nil {

@@ -55,7 +55,7 @@ func readRecord(ctx context.Context, tx pgx.Tx, runID string, r *agent.RunRecord
 		return fmt.Errorf("events: %w", err)
 	}
 	if r.Commands, err = collect(ctx, tx, scanCommandRecord, `SELECT c.command_id, c.node_id, c.kind, c.tool, c.effect_class, c.input_hash, c.state, c.dispatch_no, c.sequence_number,
-			c.unannounced, c.result_hash, c.result_bytes, coalesce(encode(sha256(b.bytes), 'hex'), ''), coalesce(octet_length(b.bytes), 0), c.error
+			c.unannounced, c.result_hash, c.result_bytes, coalesce(encode(sha256(b.bytes), 'hex'), ''), coalesce(octet_length(b.bytes), 0), c.error, c.heard, c.goes_on
 		FROM commands c LEFT JOIN payloads p ON c.result IS NULL AND p.hash = c.result_hash
 			CROSS JOIN LATERAL (SELECT coalesce(c.result, p.bytes) AS bytes) b
 		WHERE c.run_id = $1 ORDER BY c.command_id`, runID); err != nil {
@@ -70,6 +70,10 @@ func readRecord(ctx context.Context, tx pgx.Tx, runID string, r *agent.RunRecord
 		FROM messages m LEFT JOIN commands c ON c.run_id = m.run_id AND c.command_id = m.command_id
 		WHERE m.run_id = $1 AND m.sequence_number IS NOT NULL ORDER BY m.sequence_number, m.id`, runID); err != nil {
 		return fmt.Errorf("messages: %w", err)
+	}
+	if r.Inputs, err = collect(ctx, tx, scanInputRecord, `SELECT name, input_id, value, sequence_number, command_id
+		FROM inputs WHERE run_id = $1 ORDER BY sequence_number, created_at`, runID); err != nil {
+		return fmt.Errorf("inputs: %w", err)
 	}
 	return nil
 }
@@ -93,7 +97,7 @@ func scanLink(row pgx.CollectableRow) (agent.Link, error) {
 func scanCommandRecord(row pgx.CollectableRow) (agent.CommandRecord, error) {
 	var c agent.CommandRecord
 	err := row.Scan(&c.CommandID, &c.NodeID, &c.Kind, &c.Tool, &c.Effect, &c.InputHash, &c.State, &c.DispatchNo, &c.Sequence, &c.Unannounced, &c.ResultHash, &c.ResultBytes,
-		&c.StoredHash, &c.StoredBytes, &c.Error)
+		&c.StoredHash, &c.StoredBytes, &c.Error, &c.Heard, &c.GoesOn)
 	return c, err
 }
 
@@ -101,6 +105,14 @@ func scanCheckpointRecord(row pgx.CollectableRow) (agent.CheckpointRecord, error
 	var c agent.CheckpointRecord
 	err := row.Scan(&c.CheckpointID, &c.Type, &c.Step, &c.Sequence, &c.State)
 	return c, err
+}
+
+func scanInputRecord(row pgx.CollectableRow) (agent.InputRecord, error) {
+	var i agent.InputRecord
+	var value []byte
+	err := row.Scan(&i.Name, &i.InputID, &value, &i.Sequence, &i.CommandID)
+	i.Value = value
+	return i, err
 }
 
 func scanMessageRecord(row pgx.CollectableRow) (agent.MessageRecord, error) {

@@ -154,7 +154,7 @@ func readRecord(ctx context.Context, record Record, runID string) (*runRecord, e
 		switch row.State {
 		case agent.Committed, agent.CommandFailed, agent.CommandAborted, agent.CommandInDoubt:
 			a.rows[c.CommandID] = row
-		case agent.Dispatched, agent.Released, agent.Fenced:
+		case agent.Dispatched, agent.Released, agent.Fenced, agent.CommandWaiting:
 			a.fenced = append(a.fenced, c.CommandID)
 		}
 	}
@@ -191,6 +191,14 @@ func (a *runRecord) readEvents(ctx context.Context, record Record, plan *agent.P
 			case e.Type == agent.RunReopened:
 				clear(a.fatal)
 				a.reopened(e.Sequence)
+			case e.Type == agent.CommandCommitted:
+				var d agent.CommandCommittedData
+				if err := json.Unmarshal(e.Data, &d); err != nil {
+					return fmt.Errorf("event %d %s: %w", e.Sequence, e.Type, err)
+				}
+				if row := a.rows[e.CommandID]; row != nil {
+					row.GoesOn = d.GoesOn
+				}
 			case e.Type == agent.NodeFailed:
 				var d agent.NodeFailedData
 				if err := json.Unmarshal(e.Data, &d); err != nil {

@@ -50,6 +50,12 @@ type stage struct {
 	last, early string
 	// outputs are, by node, the committed command that its output is from.
 	outputs map[string]string
+	// asleep are the wait nodes that were told to wait, by command, with the name of what wakes them. woken are those that were woken:
+	// their outcome is what they are answered next.
+	asleep map[string]string
+	woken  map[string]bool
+	sleeps map[string]func() error // of waiting ones, what tells them to wait
+	names  map[string]string
 
 	// What came of it.
 	answered    map[string]bool
@@ -61,7 +67,8 @@ func newStage(a *runRecord, late map[string]bool) *stage {
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	s := &stage{record: a, env: suite.NewTestWorkflowEnvironment(), waiting: map[string]func() error{}, order: a.order(late),
-		outputs: map[string]string{}, answered: map[string]bool{}}
+		outputs: map[string]string{}, answered: map[string]bool{}, asleep: map[string]string{}, woken: map[string]bool{},
+		sleeps: map[string]func() error{}, names: map[string]string{}}
 	d := a.run.Definition
 	s.in = agent.RunInput{RunID: a.run.RunID, ConversationID: a.run.ConversationID, Epoch: a.run.Epoch, Agent: d.Agent, Mode: d.Mode, Limits: d.Limits,
 		Policy: &agent.Policy{Replay: agent.AuditReplay}, Plan: a.shape, State: agent.State{Status: agent.Running, Epoch: a.run.Epoch}}
@@ -85,6 +92,7 @@ func newStage(a *runRecord, late map[string]bool) *stage {
 	standIn(s, agent.CallModel, func(in agent.ModelCall) agent.Call { return in.Call }, agent.ModelCommand, s.modelReply)
 	standIn(s, agent.CallTool, func(in agent.ToolCall) agent.Call { return in.Call }, agent.ToolCommand,
 		func(row *agent.CommandRow) (agent.Reply, error) { return activities.ReplyOf(row), nil })
+	s.standInForAwait()
 	observe(s, agent.SettleCommand, s.settle)
 	observe(s, agent.Record, func(agent.RecordCall) (agent.RecordReply, error) { return agent.RecordReply{}, nil })
 	observe(s, agent.Finish, func(in agent.FinishCall) (agent.FinishReply, error) {
@@ -219,7 +227,14 @@ func (s *stage) deliver() {
 			s.answer(id)
 		}
 	}
+	if s.putToSleep() {
+		s.armLocked() // whatever takes their places comes first
+		return
+	}
 	for i, id := range s.order {
+		if s.wake(id) {
+			return
+		}
 		if id == "" {
 			s.order = nil // the environment ends what waits; the workflow asks what became of it, and settle knows
 			if s.record.run.Status == agent.Cancelled {
@@ -313,11 +328,11 @@ func (s *stage) settle(in agent.SettleCall) (agent.SettleReply, error) {
 	switch row.Kind {
 	case agent.ModelCommand:
 		reply, err := s.modelReply(row)
-		return agent.SettleReply{Reply: reply.Reply, Tools: reply.Tools}, err
+		return agent.SettleReply{Reply: reply.Reply, Tools: reply.Tools, GoesOn: reply.GoesOn}, err
 	case agent.PlanCommand:
 		reply, err := s.plannerReply(row)
 		return agent.SettleReply{Reply: reply.Reply, Plan: reply.Plan}, err
-	case agent.ToolCommand:
+	case agent.ToolCommand, agent.WaitCommand:
 	}
 	return agent.SettleReply{Reply: activities.ReplyOf(row)}, nil
 }

@@ -76,6 +76,9 @@ func runView(t agent.EventType, kind agent.CommandKind) (agent.EventType, []stri
 		if kind == agent.ToolCommand {
 			return toolInvoked, []string{"kind", "tool", "effect_class", "input", "deadline"}
 		}
+		if kind == agent.WaitCommand {
+			return t, []string{"kind", "effect_class", "input", "deadline"}
+		}
 		return t, []string{"kind", "model", "effect_class", "deadline"}
 	case agent.CommandCommitted:
 		return committedView(kind)
@@ -125,12 +128,13 @@ func committedView(kind agent.CommandKind) (agent.EventType, []string) {
 		return toolCompleted, []string{"kind", "tool", "result_hash", "output", "latency_ms"}
 	case agent.ModelCommand:
 		return chatCompleted, []string{"kind", "result_hash", "output", "latency_ms", "turn", "finish_reason", "usage",
-			"model", "tool_calls"}
+			"model", "tool_calls", "goes_on"}
 	case agent.HTTPCommand:
 		// http_recorded shows what is public of it.
 		return agent.CommandCommitted, []string{"kind", "result_hash", "latency_ms"}
 	case agent.WaitCommand:
-		return agent.CommandCommitted, []string{"kind", "result_hash", "output", "latency_ms"}
+		// What somebody has sent may be short enough to be guessed from its hash.
+		return agent.CommandCommitted, []string{"kind", "output"}
 	case agent.NowCommand, agent.UUIDCommand, agent.RandomCommand: // have an event of their own
 	case agent.PlanCommand:
 		// The planner's output is the plan with its prompts and arguments; plan_created shows what is public of it.

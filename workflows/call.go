@@ -35,11 +35,14 @@ func (e *execution) callModel(ctx workflow.Context, in agent.ModelCall, summary 
 	asked := policy.Command{Kind: agent.ModelCommand, Effect: classOf(agent.ModelCommand)}
 	settled := e.command(ctx, in.Call, asked, summary, rests, func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (_ agent.Reply, err error) {
 		in.Call = call
+		if in.Turn > 0 {
+			in.Heard = e.heard // something may have been said while it was held back; a turn that has begun goes by the record
+		}
 		reply, err = do(ctx, agent.CallModel, in, opts)
 		return reply.Reply, err
 	})
 	if settled != nil {
-		return agent.ModelReply{Reply: settled.Reply, Tools: settled.Tools, GoesOn: settled.GoesOn}
+		return agent.ModelReply{Reply: settled.Reply, Tools: settled.Tools, GoesOn: settled.GoesOn, Said: settled.Said}
 	}
 	return reply
 }
@@ -173,7 +176,9 @@ func (e *execution) decided(ctx workflow.Context, call agent.Call, opts workflow
 			e.cancel()
 			return end(unbegun(call, cause.Message))
 		}
-		if settled.Outcome != agent.OutcomeUnknown {
+		// One that waits, of a run that is being cancelled, is not asked about again: the signal is on the way.
+		waits := settled.Outcome == agent.OutcomeWaiting && reason.Code == agent.CodeCancelled
+		if settled.Outcome != agent.OutcomeUnknown && !waits {
 			e.began(call)
 			return end(&settled)
 		}

@@ -29,7 +29,7 @@ func (e *execution) runReact(ctx workflow.Context, i int) {
 			}
 			return
 		}
-		call := agent.ModelCall{Turn: turn, Heard: e.heard, Call: agent.Call{CommandID: agent.TurnCommandID(n.ID, turn), NodeID: n.ID, NodeIndex: i,
+		call := agent.ModelCall{Turn: turn, Call: agent.Call{CommandID: agent.TurnCommandID(n.ID, turn), NodeID: n.ID, NodeIndex: i,
 			Opens: !e.state.Started.Has(i), Ends: true, Timeout: n.Timeout}}
 		reply := e.callModel(ctx, call, fmt.Sprintf("llm - node %s, turn %d", n.ID, turn), e.nodeRests(i))
 		switch reply.Outcome {
@@ -41,6 +41,7 @@ func (e *execution) runReact(ctx workflow.Context, i int) {
 		default: // the run is being stopped
 			return
 		}
+		e.heard = max(e.heard, reply.Said)
 		if len(reply.Tools) == 0 && !reply.GoesOn {
 			e.nodeFinished(i, reply.Sequence)
 			return

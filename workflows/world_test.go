@@ -51,6 +51,8 @@ type effect struct {
 	takes time.Duration
 	tools []agent.ToolRequest
 	plan  *agent.Shape
+	// said is the number of a message that a turn did not know of; it goes on then.
+	said int64
 	// begun is called when the command has begun (or would have, when refused).
 	begun func(*world)
 }
@@ -101,6 +103,9 @@ type world struct {
 	granted map[string]bool
 	// believed are the hand-overs.
 	believed []belief
+	// inputs are those that no wait has taken, by name, and heard is what turns were told to have heard.
+	inputs map[string]int
+	heard  map[string][]int64
 
 	finish *agent.FinishCall
 	out    agent.RunOutput
@@ -113,12 +118,13 @@ func newWorld(t testing.TB, in agent.RunInput, s script) *world {
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	w := &world{t: t, env: suite.NewTestWorkflowEnvironment(), in: in, script: s, used: map[string]int{},
-		status: agent.Running, rows: map[string]*agent.CommandRow{}, granted: map[string]bool{}}
+		status: agent.Running, rows: map[string]*agent.CommandRow{}, granted: map[string]bool{}, inputs: map[string]int{}, heard: map[string][]int64{}}
 	w.env.SetTestTimeout(time.Minute)
 	w.env.RegisterWorkflowWithOptions(workflows.AgentExecution, workflow.RegisterOptions{Name: agent.WorkflowName})
 	register(w, agent.CallPlanner, func(in agent.PlannerCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callPlanner)
 	register(w, agent.CallModel, func(in agent.ModelCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callModel)
 	register(w, agent.CallTool, func(in agent.ToolCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callTool)
+	register(w, agent.Await, func(in agent.WaitCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.await)
 	register(w, agent.SettleCommand, func(in agent.SettleCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.settle)
 	register(w, agent.Record, func(in agent.RecordCall) (agent.Call, agent.Scope) { return agent.Call{}, in.Scope }, w.record)
 	register(w, agent.Finish, func(in agent.FinishCall) (agent.Call, agent.Scope) { return agent.Call{}, in.Scope }, w.end)
@@ -213,10 +219,11 @@ func (w *world) callPlanner(in agent.PlannerCall) pending[agent.PlannerReply] {
 }
 
 func (w *world) callModel(in agent.ModelCall) pending[agent.ModelReply] {
+	w.heard[in.CommandID] = append(w.heard[in.CommandID], in.Heard)
 	p := w.command(in.Call, agent.ModelCommand, "", agent.Idempotent, in.Turn)
 	return pending[agent.ModelReply]{p.takes, func() (agent.ModelReply, error) {
 		reply, e, err := p.end()
-		return agent.ModelReply{Reply: reply, Tools: e.tools}, err
+		return agent.ModelReply{Reply: reply, Tools: e.tools, GoesOn: e.said > 0, Said: e.said}, err
 	}}
 }
 
@@ -266,7 +273,7 @@ func (w *world) command(c agent.Call, kind agent.CommandKind, tool string, class
 		}
 	case agent.Inject, agent.InjectFailure, agent.IsInDoubt:
 		w.used[c.CommandID]-- // it was not dispatched
-		if verdict == agent.Inject && c.Ends && len(e.tools) == 0 && w.at(agent.NodeFinished, c.NodeID) == 0 {
+		if verdict == agent.Inject && c.Ends && len(e.tools) == 0 && e.said == 0 && w.at(agent.NodeFinished, c.NodeID) == 0 {
 			w.append(agent.NodeFinished, c.NodeID, "", agent.NodeFinishedData{Index: c.NodeIndex, ResultCommand: c.CommandID})
 		}
 		return commandEnd{end: func() (agent.Reply, effect, error) { return replyOf(row), e, nil }}
@@ -343,7 +350,7 @@ func (w *world) conclude(c agent.Call, row *agent.CommandRow, e effect, turn int
 		if row.Kind == agent.PlanCommand && e.plan != nil {
 			w.append(agent.PlanGenerated, c.NodeID, "", agent.PlanGeneratedData{TaskGraph: planOf(e.plan)})
 		}
-		if c.Ends && len(e.tools) == 0 {
+		if c.Ends && len(e.tools) == 0 && e.said == 0 {
 			w.append(agent.NodeFinished, c.NodeID, "", agent.NodeFinishedData{Index: c.NodeIndex, ResultCommand: c.CommandID})
 		}
 		if e.ends == unheard {
@@ -407,7 +414,7 @@ func (w *world) settle(in agent.SettleCall) pending[agent.SettleReply] {
 		reply := agent.SettleReply{Reply: replyOf(row)}
 		if row.State == agent.Committed && len(said) > 0 {
 			e := said[min(w.used[in.CommandID], len(said))-1]
-			reply.Tools, reply.Plan = e.tools, e.plan
+			reply.Tools, reply.Plan, reply.GoesOn, reply.Said = e.tools, e.plan, e.said > 0, e.said
 		}
 		return reply, nil
 	}}
@@ -524,6 +531,8 @@ func replyOf(row *agent.CommandRow) agent.Reply {
 		r.Outcome = agent.OutcomeAborted
 	case agent.CommandInDoubt:
 		r.Outcome = agent.OutcomeInDoubt
+	case agent.CommandWaiting:
+		r.Outcome = agent.OutcomeWaiting
 	default:
 	}
 	return r
