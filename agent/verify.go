@@ -54,6 +54,9 @@ type CommandRecord struct {
 	StoredHash  string
 	StoredBytes int64
 	Error       json.RawMessage
+	// ReusedFrom is the run that executed the command, when this one has not; OriginHash is that of the result there.
+	ReusedFrom *ForkedFrom
+	OriginHash string
 }
 
 // decided reports whether the row says that the command has an outcome.
@@ -101,6 +104,7 @@ const (
 	CheckRun        Check = "run"        // the run's row says what its events say
 	CheckMessage    Check = "message"    // messages say what the events and results say
 	CheckChain      Check = "chain"      // the chain recomputed from the events is the one on record, and the one told to Temporal
+	CheckFork       Check = "fork"       // what a run has from another one is marked, and is what that one has
 	CheckActivity   Check = "activity"   // the ledger holds what an activity told Temporal
 	CheckHandOver   Check = "hand_over"  // what one execution handed to the next is the fold of the events before it
 )
@@ -108,7 +112,7 @@ const (
 // Checks lists every check, in the order above.
 func Checks() []Check {
 	return []Check{CheckNumbers, CheckStart, CheckEnd, CheckEpoch, CheckPlan, CheckCommand, CheckNode, CheckCheckpoint, CheckFold,
-		CheckRow, CheckResult, CheckRun, CheckMessage, CheckChain, CheckActivity, CheckHandOver}
+		CheckRow, CheckResult, CheckRun, CheckMessage, CheckChain, CheckFork, CheckActivity, CheckHandOver}
 }
 
 // Difference is a place where the record contradicts itself, or a witness.
@@ -182,6 +186,7 @@ func VerifyRun(r *RunRecord, t Testimony) Verification {
 	v.checkCommands()
 	v.checkCheckpoints()
 	v.checkMessages()
+	v.checkFork()
 	told := v.checkTestimony(t)
 	results := 0
 	for _, c := range r.Commands {

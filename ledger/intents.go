@@ -151,7 +151,7 @@ func (l *Ledger) StartInput(ctx context.Context, runID string) (agent.RunInput, 
 		Mode: run.Definition.Mode, Limits: run.Definition.Limits, Policy: run.Definition.Policy, RequirePlan: run.Definition.RequirePlan}
 	var granted *agent.Limits
 	err = l.pool.QueryRow(ctx, `SELECT coalesce(pause_intent, 0), limits,
-			coalesce((SELECT max(m.sequence_number) FROM messages m WHERE m.run_id = r.run_id AND m.role = 'user' AND m.id <> r.message_id), 0)
+			coalesce((SELECT max(m.sequence_number) FROM messages m WHERE m.run_id = r.run_id AND m.conversation_id = r.conversation_id AND m.role = 'user' AND m.id <> r.message_id), 0)
 		FROM agent_executions r WHERE run_id = $1`, runID).Scan(&in.PausedBy, &granted, &in.Heard)
 	if err != nil {
 		return agent.RunInput{}, fmt.Errorf("read run %s: %w", runID, err)

@@ -58,7 +58,7 @@ const reactPlan = "react"
 // Steered lists what was said to a run while it was at work, and up to which number each begun turn of its loop has heard it.
 func (l *Ledger) Steered(ctx context.Context, runID string) (messages []agent.Message, heard map[string]int64, err error) {
 	rows, err := l.pool.Query(ctx, `SELECT `+messageColumns+` FROM messages m WHERE run_id = $1 AND role = 'user'
-		AND id <> (SELECT message_id FROM agent_executions r WHERE r.run_id = m.run_id) ORDER BY sequence_number`, runID)
+		AND EXISTS (SELECT FROM agent_executions r WHERE r.run_id = m.run_id AND r.conversation_id = m.conversation_id AND r.message_id <> m.id) ORDER BY sequence_number`, runID)
 	if err != nil {
 		return nil, nil, fmt.Errorf("messages to run %s: %w", runID, err)
 	}
@@ -85,7 +85,7 @@ func (t *txn) hear(ctx context.Context, c *agent.Commit) error {
 	if c.Turn == 0 || !c.Ends || !agent.EndsNode(t.command.Kind, c.Result) {
 		return nil
 	}
-	err := t.tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM messages m JOIN agent_executions r USING (run_id)
+	err := t.tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM messages m JOIN agent_executions r USING (run_id, conversation_id)
 		WHERE m.run_id = $1 AND m.role = 'user' AND m.id <> r.message_id AND m.sequence_number > $2)`, c.RunID, c.Heard).Scan(&c.Event.GoesOn)
 	if err != nil || !c.Event.GoesOn {
 		return err
