@@ -78,6 +78,7 @@ var bodies = map[string]string{
 	"/api/agent/run/stream": `{"input":"x"}`,
 	root + "/chat":          `{"message":"x"}`,
 	root + "/runs/{run_id}/commands/{command_id}/resolve": `{"outcome":"failed"}`,
+	root + "/runs/{run_id}/fork":                          `{"wait":0}`,
 }
 
 var parameter = regexp.MustCompile(`\{(\w+)\}`)

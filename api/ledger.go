@@ -15,6 +15,7 @@ type Ledger interface {
 	Acceptor
 	Resolver
 	Controller
+	Forker
 	RunReader
 	CommandReader
 	ConversationReader
@@ -37,6 +38,15 @@ type Controller interface {
 	Resume(ctx context.Context, r agent.Resume) (agent.Resumed, error)
 	// LatestRun finds the newest run of a conversation, and whether it has a checkpoint.
 	LatestRun(ctx context.Context, conversationID string) (runID string, checkpoint bool, err error)
+}
+
+// Forker begins runs with a part of another run's record.
+type Forker interface {
+	// PlanFork says what Fork would begin with. Errors are those of Fork: *agent.ForkError too, for a value that the source's record
+	// contradicts.
+	PlanFork(ctx context.Context, f agent.Fork) (*agent.ForkPlan, error)
+	// Fork makes the run, or finds the one that was accepted under the same key; created tells them apart.
+	Fork(ctx context.Context, f agent.Fork) (run agent.Run, created bool, err error)
 }
 
 // RunReader reads runs.
