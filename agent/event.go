@@ -176,6 +176,8 @@ type (
 		Tools  []string        `json:"tool_calls,omitempty"`
 		// GoesOn: something was said to the run meanwhile, so that this answer does not end its loop.
 		GoesOn bool `json:"goes_on,omitempty"`
+		// ReusedFrom is where the result comes from, when its run has not executed the command.
+		ReusedFrom *ForkedFrom `json:"reused_from,omitempty"`
 	}
 
 	// CommandFailedData puts a definite failure on record.
@@ -200,6 +202,8 @@ type (
 		Kind   CommandKind `json:"kind"`
 		Tool   string      `json:"tool,omitempty"`
 		Reason string      `json:"reason"`
+		// IdempotencyKey is set when another run has made the call: the key under which it did.
+		IdempotencyKey string `json:"idempotency_key,omitempty"`
 	}
 
 	// CommandResolvedData says what became of a command that was in doubt, or of a dispatch that was lost, and who says so.
