@@ -299,9 +299,9 @@ func (c subject) resolve(outcome agent.Outcome) step {
 
 func (c subject) record(status agent.Status) step {
 	return step{fmt.Sprintf("record %d facts, %s", c.facts, status), func(s *side) string {
-		reply, err := s.gate.Record(context.Background(), agent.RecordCall{Scope: c.call(s).Scope, Status: status})
-		reply.Witness = agent.Witness{} // the kit keeps no chain
-		return told(nil, err, reply)
+		reply, err := s.gate.Record(context.Background(), agent.RecordCall{Scope: c.call(s).Scope, Status: status, HandOver: &agent.State{}})
+		state, unread := json.Marshal(reply.State)
+		return told(nil, errors.Join(err, unread), reply.Sequence, string(state)) // the kit keeps no chain
 	}}
 }
 

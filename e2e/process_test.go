@@ -139,19 +139,21 @@ type servers struct {
 	// temporalDir and temporalPort are where Temporal comes back after it was stopped.
 	temporalDir  string
 	temporalPort int
+	settings     []string
 	dir          string
 	env          []string
 }
 
-func startServers(t testing.TB, config string) *servers {
+// startServers gives Temporal settings of its own, if there are any.
+func startServers(t testing.TB, config string, settings ...string) *servers {
 	t.Helper()
-	return startServersOn(t, pgtest.Database(t), config)
+	return startServersOn(t, pgtest.Database(t), config, settings...)
 }
 
 // startServersOn is startServers with a database that is there.
-func startServersOn(t testing.TB, databaseURL, config string) *servers {
+func startServersOn(t testing.TB, databaseURL, config string, settings ...string) *servers {
 	t.Helper()
-	s := &servers{databaseURL: databaseURL, temporalDir: t.TempDir(), temporalPort: freePort(t), dir: t.TempDir()}
+	s := &servers{databaseURL: databaseURL, temporalDir: t.TempDir(), temporalPort: freePort(t), settings: settings, dir: t.TempDir()}
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, "runledger.yaml"), []byte(config), 0o600))
 	s.startTemporal(t)
 	t.Cleanup(func() { _ = s.temporal.Stop(context.Background()) })
@@ -164,7 +166,7 @@ func (s *servers) startTemporal(t testing.TB) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var err error
-	s.temporal, err = devstack.StartTemporal(ctx, devstack.TemporalConfig{DataDir: s.temporalDir, Port: s.temporalPort, UIPort: -1})
+	s.temporal, err = devstack.StartTemporal(ctx, devstack.TemporalConfig{DataDir: s.temporalDir, Port: s.temporalPort, UIPort: -1, DynamicConfig: s.settings})
 	require.NoError(t, err)
 }
 

@@ -207,7 +207,7 @@ func TestHistoriesFromBeforeTheChain(t *testing.T) {
 			require.NotContains(t, v.Temporal.Detail, "cannot be read")
 			require.Contains(t, v.Temporal.Detail, "activities told no chain")
 			for _, d := range v.Differences {
-				require.Contains(t, []agent.Check{agent.CheckActivity, agent.CheckChain}, d.Check)
+				require.Contains(t, []agent.Check{agent.CheckActivity, agent.CheckChain, agent.CheckHandOver}, d.Check)
 				require.NotEmpty(t, d.Activity)
 			}
 		})
