@@ -318,7 +318,11 @@ func TestWaitsOfAResumedRun(t *testing.T) {
 			require.Equal(t, agent.CommandWaiting, b.await(t, command{run: run, id: "a"}.wait("go", time.Hour)).State)
 			b.exec(t, `UPDATE commands SET deadline = deadline - interval '59 minutes' WHERE run_id = $1`, run.RunID)
 			c.ends(t, b, run)
-			_, err := b.Resume(t.Context(), agent.Resume{Owner: owner, RunID: run.RunID, By: "ada", Lost: 1})
+			asked := agent.Resume{Owner: owner, RunID: run.RunID, By: "ada"}
+			if !c.anew {
+				asked.Lost = 1
+			}
+			_, err := b.Resume(t.Context(), asked)
 			require.NoError(t, err)
 			_, err = b.Await(t.Context(), command{run: run, id: "a"}.wait("go", time.Hour))
 			requireCode(t, err, agent.CodeStaleEpoch)
