@@ -176,6 +176,8 @@ type (
 		Tools  []string        `json:"tool_calls,omitempty"`
 		// GoesOn: something was said to the run meanwhile, so that this answer does not end its loop.
 		GoesOn bool `json:"goes_on,omitempty"`
+		// ReusedFrom is where the result comes from, when its run has not executed the command.
+		ReusedFrom *ForkedFrom `json:"reused_from,omitempty"`
 	}
 
 	// CommandFailedData puts a definite failure on record.

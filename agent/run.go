@@ -209,6 +209,8 @@ type Run struct {
 	Attachments    []Attachment    `json:"attachments,omitempty"`
 	Metadata       json.RawMessage `json:"metadata,omitempty"`
 	Definition     Definition      `json:"definition"`
+	// ForkedFrom is the run whose record this one began with, and the last number of it, nil for none.
+	ForkedFrom *ForkedFrom `json:"forked_from,omitempty"`
 	// StartSequence is the number of run_started: what the conversation held before it is the history of this run.
 	StartSequence int64 `json:"start_sequence"`
 	// Steered is, in the answer to a message that was said to a run at work, the number of that message, else 0.

@@ -58,6 +58,9 @@ type CommandRecord struct {
 	// Heard and GoesOn are of a loop's turn.
 	Heard  int64
 	GoesOn bool
+	// ReusedFrom is the run that executed the command, when this one has not; OriginHash is that of the result there.
+	ReusedFrom *ForkedFrom
+	OriginHash string
 }
 
 // decided reports whether the row says that the command has an outcome.
@@ -107,6 +110,7 @@ const (
 	CheckInput      Check = "input"      // inputs say what their events say, and each is taken by one wait at most
 	CheckSteer      Check = "steer"      // an answer ends its loop when it knows of all that was said to the run, and only then
 	CheckChain      Check = "chain"      // the chain recomputed from the events is the one on record, and the one told to Temporal
+	CheckFork       Check = "fork"       // what a run has from another one is marked, and is what that one has
 	CheckActivity   Check = "activity"   // the ledger holds what an activity told Temporal
 	CheckHandOver   Check = "hand_over"  // what one execution handed to the next is the fold of the events before it
 )
@@ -114,7 +118,7 @@ const (
 // Checks lists every check, in the order above.
 func Checks() []Check {
 	return []Check{CheckNumbers, CheckStart, CheckEnd, CheckEpoch, CheckPlan, CheckCommand, CheckNode, CheckCheckpoint, CheckFold,
-		CheckRow, CheckResult, CheckRun, CheckMessage, CheckInput, CheckSteer, CheckChain, CheckActivity, CheckHandOver}
+		CheckRow, CheckResult, CheckRun, CheckMessage, CheckInput, CheckSteer, CheckChain, CheckFork, CheckActivity, CheckHandOver}
 }
 
 // Difference is a place where the record contradicts itself, or a witness.
@@ -190,6 +194,7 @@ func VerifyRun(r *RunRecord, t Testimony) Verification {
 	v.checkMessages()
 	v.checkInputs()
 	v.checkSteered()
+	v.checkFork()
 	told := v.checkTestimony(t)
 	results := 0
 	for _, c := range r.Commands {

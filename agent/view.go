@@ -45,6 +45,8 @@ type Command struct {
 	DecidedAt   *time.Time      `json:"decided_at,omitempty"`
 	// Resolution is what was last said of it while it was in doubt.
 	Resolution *CommandResolvedData `json:"resolution,omitempty"`
+	// ReusedFrom is the run that executed it, when its own has not, and the number in that run's record.
+	ReusedFrom *ForkedFrom `json:"reused_from,omitempty"`
 }
 
 // Checkpoint is a state that was saved on the way.

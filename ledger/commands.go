@@ -11,7 +11,7 @@ import (
 )
 
 const commandColumns = `c.command_id, c.node_id, c.kind, c.tool, c.model, c.effect_class, c.state, c.dispatch_no, c.input_hash, c.input,
-	c.result_hash, c.result_bytes, c.error, c.usage, c.latency_ms, c.sequence_number, c.emitted_at, c.decided_at, c.resolution`
+	c.result_hash, c.result_bytes, c.error, c.usage, c.latency_ms, c.sequence_number, c.emitted_at, c.decided_at, c.resolution, c.reused_from`
 
 func scanCommand(row pgx.CollectableRow) (agent.Command, error) {
 	var (
@@ -19,7 +19,7 @@ func scanCommand(row pgx.CollectableRow) (agent.Command, error) {
 		input, failure []byte
 	)
 	err := row.Scan(&c.CommandID, &c.NodeID, &c.Kind, &c.Tool, &c.Model, &c.Effect, &c.State, &c.Dispatches, &c.InputHash, &input,
-		&c.ResultHash, &c.ResultBytes, &failure, &c.Usage, &c.LatencyMS, &c.Sequence, &c.EmittedAt, &c.DecidedAt, &c.Resolution)
+		&c.ResultHash, &c.ResultBytes, &failure, &c.Usage, &c.LatencyMS, &c.Sequence, &c.EmittedAt, &c.DecidedAt, &c.Resolution, &c.ReusedFrom)
 	if err != nil {
 		return c, err
 	}

@@ -63,6 +63,9 @@ func (t *txn) begin(ctx context.Context, b agent.Begin, begun *agent.Begun) erro
 		}
 		return t.dispatch(b, begun)
 	case agent.MayExecute:
+		if known, err := t.askPriors(ctx, b, begun); err != nil || known {
+			return err
+		}
 		return t.dispatch(b, begun)
 	case agent.MayProceed:
 		begun.DispatchNo = t.command.DispatchNo

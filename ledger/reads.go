@@ -16,7 +16,8 @@ import (
 const runStatus = `CASE WHEN r.pause_intent IS NOT NULL AND r.status IN ('queued', 'running', 'waiting', 'in_doubt', 'limit_reached') THEN 'paused' ELSE r.status END`
 
 const runColumns = `r.run_id, r.conversation_id, r.root_run_id, r.parent_run_id, r.message_id, r.request_id, r.session_id, r.epoch, ` + runStatus + `,
-	r.input, r.attachments, r.metadata, r.definition, r.start_sequence, r.final_output, r.error, r.created_at, r.started_at, r.finished_at`
+	r.input, r.attachments, r.metadata, r.definition, r.start_sequence, r.final_output, r.error, r.created_at, r.started_at, r.finished_at,
+	r.forked_from_run, r.forked_from_sequence`
 
 func scanRun(row pgx.CollectableRow) (agent.Run, error) {
 	var (
@@ -24,11 +25,16 @@ func scanRun(row pgx.CollectableRow) (agent.Run, error) {
 		parent                  *string
 		attachments, definition []byte
 		failure                 []byte
+		forkedFrom              *string
+		forkedAt                *int64
 	)
 	err := row.Scan(&r.RunID, &r.ConversationID, &r.RootRunID, &parent, &r.MessageID, &r.RequestID, &r.SessionID, &r.Epoch, &r.Status,
-		&r.Input, &attachments, &r.Metadata, &definition, &r.StartSequence, &r.FinalOutput, &failure, &r.CreatedAt, &r.StartedAt, &r.FinishedAt)
+		&r.Input, &attachments, &r.Metadata, &definition, &r.StartSequence, &r.FinalOutput, &failure, &r.CreatedAt, &r.StartedAt, &r.FinishedAt, &forkedFrom, &forkedAt)
 	if err != nil {
 		return r, err
+	}
+	if forkedFrom != nil && forkedAt != nil {
+		r.ForkedFrom = &agent.ForkedFrom{RunID: *forkedFrom, Sequence: *forkedAt}
 	}
 	if parent != nil {
 		r.ParentRunID = *parent

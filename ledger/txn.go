@@ -47,6 +47,8 @@ type runHead struct {
 	stuck  bool
 	// pausedBy is the intent that has paused the run, 0 when it is not paused.
 	pausedBy int64
+	// forked: it began with a part of another run's record.
+	forked bool
 }
 
 // txnScope says what to lock and read.
@@ -135,7 +137,7 @@ type session interface {
 
 const (
 	runHeadColumns = `SELECT run_id, conversation_id, root_run_id, message_id, epoch,
-			CASE status WHEN 'stuck' THEN coalesce(status_before, 'running') ELSE status END, status = 'stuck', coalesce(pause_intent, 0)
+			CASE status WHEN 'stuck' THEN coalesce(status_before, 'running') ELSE status END, status = 'stuck', coalesce(pause_intent, 0), forked_from_run IS NOT NULL
 		FROM agent_executions WHERE run_id = $1 `
 	lockCounter = `SELECT last_sequence, chain, clock_timestamp() FROM conversations
 		WHERE id = (SELECT conversation_id FROM agent_executions WHERE run_id = $1) FOR NO KEY UPDATE`
@@ -198,7 +200,7 @@ func (t *txn) open(ctx context.Context, scope txnScope) error {
 func (t *txn) scanHead(runID string) func(pgx.Row) error {
 	return func(row pgx.Row) error {
 		h := &t.run
-		err := row.Scan(&h.runID, &h.conversationID, &h.rootRunID, &h.messageID, &h.epoch, &h.status, &h.stuck, &h.pausedBy)
+		err := row.Scan(&h.runID, &h.conversationID, &h.rootRunID, &h.messageID, &h.epoch, &h.status, &h.stuck, &h.pausedBy, &h.forked)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return &agent.NotFoundError{What: "run", ID: runID}
 		}
@@ -261,7 +263,8 @@ func (t *txn) appendEvent(e agent.Event, factNo int) error {
 
 // applyNew brings the state up to everything appended so far.
 func (t *txn) applyNew() (err error) {
-	for _, e := range t.newEvents {
+	held := t.state.Sequence - (t.last - int64(len(t.newEvents))) // of the new events
+	for _, e := range t.newEvents[min(max(0, held), int64(len(t.newEvents))):] {
 		if t.state, err = agent.Apply(t.state, e); err != nil {
 			return err
 		}

@@ -55,8 +55,10 @@ func readRecord(ctx context.Context, tx pgx.Tx, runID string, r *agent.RunRecord
 		return fmt.Errorf("events: %w", err)
 	}
 	if r.Commands, err = collect(ctx, tx, scanCommandRecord, `SELECT c.command_id, c.node_id, c.kind, c.tool, c.effect_class, c.input_hash, c.state, c.dispatch_no, c.sequence_number,
-			c.unannounced, c.result_hash, c.result_bytes, coalesce(encode(sha256(b.bytes), 'hex'), ''), coalesce(octet_length(b.bytes), 0), c.error, c.heard, c.goes_on
-		FROM commands c LEFT JOIN payloads p ON c.result IS NULL AND p.hash = c.result_hash
+			c.unannounced, c.result_hash, c.result_bytes, coalesce(encode(sha256(b.bytes), 'hex'), ''), coalesce(octet_length(b.bytes), 0), c.error, c.heard, c.goes_on,
+			c.reused_from, coalesce(o.result_hash, '')
+		FROM commands c LEFT JOIN commands o ON o.run_id = (c.reused_from ->> 'run_id')::uuid AND o.command_id = c.command_id
+			LEFT JOIN payloads p ON c.result IS NULL AND p.hash = c.result_hash
 			CROSS JOIN LATERAL (SELECT coalesce(c.result, p.bytes) AS bytes) b
 		WHERE c.run_id = $1 ORDER BY c.command_id`, runID); err != nil {
 		return fmt.Errorf("commands: %w", err)
@@ -68,7 +70,7 @@ func readRecord(ctx context.Context, tx pgx.Tx, runID string, r *agent.RunRecord
 	if r.Messages, err = collect(ctx, tx, scanMessageRecord, `SELECT m.id, m.role, m.content, m.command_id, m.sequence_number, coalesce(c.kind, ''),
 			coalesce(c.result, (SELECT p.bytes FROM payloads p WHERE p.hash = c.result_hash))
 		FROM messages m LEFT JOIN commands c ON c.run_id = m.run_id AND c.command_id = m.command_id
-		WHERE m.run_id = $1 AND m.sequence_number IS NOT NULL ORDER BY m.sequence_number, m.id`, runID); err != nil {
+		WHERE m.run_id = $1 AND m.conversation_id = $2 AND m.sequence_number IS NOT NULL ORDER BY m.sequence_number, m.id`, runID, r.Run.ConversationID); err != nil {
 		return fmt.Errorf("messages: %w", err)
 	}
 	if r.Inputs, err = collect(ctx, tx, scanInputRecord, `SELECT name, input_id, value, sequence_number, command_id
@@ -97,7 +99,7 @@ func scanLink(row pgx.CollectableRow) (agent.Link, error) {
 func scanCommandRecord(row pgx.CollectableRow) (agent.CommandRecord, error) {
 	var c agent.CommandRecord
 	err := row.Scan(&c.CommandID, &c.NodeID, &c.Kind, &c.Tool, &c.Effect, &c.InputHash, &c.State, &c.DispatchNo, &c.Sequence, &c.Unannounced, &c.ResultHash, &c.ResultBytes,
-		&c.StoredHash, &c.StoredBytes, &c.Error, &c.Heard, &c.GoesOn)
+		&c.StoredHash, &c.StoredBytes, &c.Error, &c.Heard, &c.GoesOn, &c.ReusedFrom, &c.OriginHash)
 	return c, err
 }
 
