@@ -181,6 +181,10 @@ func VerifyRun(r *RunRecord, t Testimony) Verification {
 		at: make(map[int64]*Event, len(r.Events)), rows: make(map[string]*CommandRecord, len(r.Commands))}
 	for i := range r.Events {
 		v.at[r.Events[i].Sequence] = &r.Events[i]
+		var d RunForkedData
+		if r.Events[i].Type == RunForked && v.through == 0 && decode(r.Events[i], &d) == nil {
+			v.through = d.Through
+		}
 	}
 	for i := range r.Commands {
 		v.rows[r.Commands[i].CommandID] = &r.Commands[i]
@@ -227,6 +231,8 @@ type verifier struct {
 	rows     map[string]*CommandRecord
 	commands map[string]*commandStory
 	nodes    map[string]*nodeStory
+	// through is the last number of what a fork has from its source, 0 for none.
+	through int64
 	// ended is the terminal event after which nothing has come, nil while the run is open.
 	ended *Event
 	found []Difference

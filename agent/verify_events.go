@@ -209,7 +209,7 @@ func (v *verifier) walkCommand(e *Event) {
 		}
 		c.emitted, c.outcome = e, nil
 	case CommandCommitted, CommandFailedType, CommandAbortType, CommandDoubtType:
-		if c.emitted == nil && !((c.refused || v.reused(e)) && (e.Type == CommandFailedType || e.Type == CommandAbortType)) {
+		if c.emitted == nil && !((c.refused || v.copied(e)) && (e.Type == CommandFailedType || e.Type == CommandAbortType)) {
 			v.differAt(CheckCommand, e, "command_emitted before it", "none")
 		}
 		if before := c.outcome; before != nil && !c.mayEndAgain(e) {

@@ -11,6 +11,7 @@ func (v *verifier) checkFork() {
 	var begins *Event
 	var said RunForkedData
 	reused := map[string]ForkedFrom{}
+	copied := 0
 	for i := range v.Events {
 		e := &v.Events[i]
 		if e.Type == RunForked {
@@ -24,25 +25,29 @@ func (v *verifier) checkFork() {
 			}
 			continue
 		}
-		if from := v.checkReused(e, begins, said.Through); from != nil {
-			reused[e.CommandID] = *from
+		switch e.Type {
+		case CommandCommitted, CommandFailedType, CommandAbortType, CommandDoubtType, TimerFired, UUIDRecorded, RandomRecorded:
+			delete(reused, e.CommandID)
+			if from := v.checkReused(e, begins); from != nil {
+				reused[e.CommandID] = *from
+			}
+			if v.copied(e) {
+				copied++
+			}
+		default:
 		}
 	}
 	v.checkForked(begins, said)
-	copied := 0
 	for i := range v.Commands {
 		c := &v.Commands[i]
 		from, ok := reused[c.CommandID]
-		if !sameOrigin(c.ReusedFrom, from, ok) {
+		if c.decided() && !sameOrigin(c.ReusedFrom, from, ok) {
 			v.differ(Difference{Check: CheckFork, Sequence: c.Sequence, NodeID: c.NodeID, CommandID: c.CommandID,
 				Expected: origin(from, ok) + ", as its event says", Found: originOf(c.ReusedFrom)})
 		}
 		if ok && c.OriginHash != "" && c.OriginHash != c.ResultHash {
 			v.differ(Difference{Check: CheckFork, Sequence: c.Sequence, NodeID: c.NodeID, CommandID: c.CommandID,
 				Expected: fmt.Sprintf("the result %q that run %s has", c.OriginHash, from.RunID), Found: quote(c.ResultHash)})
-		}
-		if ok && c.Sequence <= said.Through {
-			copied++
 		}
 	}
 	if begins != nil && copied != said.Reused {
@@ -68,23 +73,17 @@ func (v *verifier) checkForked(begins *Event, said RunForkedData) {
 
 // checkReused gives where the outcome of a command comes from, nil when it is the run's own. Among the source's events every
 // outcome has to say so, and after them only a result can.
-func (v *verifier) checkReused(e, begins *Event, through int64) *ForkedFrom {
-	switch e.Type {
-	case CommandCommitted, CommandFailedType, TimerFired, UUIDRecorded, RandomRecorded:
-	default:
-		return nil
-	}
+func (v *verifier) checkReused(e, begins *Event) *ForkedFrom {
 	var d struct {
 		From *ForkedFrom `json:"reused_from"`
 	}
 	if json.Unmarshal(e.Data, &d) != nil { // the fold says so
 		return nil
 	}
-	ofSource := begins != nil && e.Sequence <= through
 	switch {
-	case ofSource && d.From == nil:
+	case v.copied(e) && d.From == nil:
 		v.differAt(CheckFork, e, "reused_from, since the event is the source's", "none")
-	case d.From != nil && (begins == nil || !ofSource && e.Type != CommandCommitted):
+	case d.From != nil && (begins == nil || !v.copied(e) && e.Type != CommandCommitted):
 		v.differAt(CheckFork, e, "an outcome of the run's own", originOf(d.From))
 	}
 	return d.From
@@ -111,8 +110,5 @@ func originOf(from *ForkedFrom) string {
 	return fmt.Sprintf("event %d of run %s", from.Sequence, from.RunID)
 }
 
-// reused reports whether the row of an event's command says that it is another run's.
-func (v *verifier) reused(e *Event) bool {
-	row := v.rows[e.CommandID]
-	return row != nil && row.ReusedFrom != nil
-}
+// copied reports whether an event is one of the source's.
+func (v *verifier) copied(e *Event) bool { return e.Sequence <= v.through }

@@ -131,7 +131,7 @@ func (v *verifier) checkCommand(c *CommandRecord, said *commandStory) {
 		if c.DispatchNo > 1 { // the class is the worker's word at each dispatch
 			have = commandOf(c.Kind, c.Tool, emitted.Effect, c.InputHash)
 		}
-		if c.ReusedFrom != nil && c.InputHash == "" { // the run may come to another input, and has the result all the same
+		if v.copied(said.emitted) { // the run may come to another input, and has the result all the same
 			want, have = commandOf(emitted.Kind, emitted.Tool, emitted.Effect, ""), commandOf(c.Kind, c.Tool, c.Effect, "")
 		}
 		if plain(want) != plain(have) {

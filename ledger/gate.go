@@ -183,7 +183,7 @@ func (t *txn) writeRow(b agent.Begin, dispatchNo int, deadline time.Time) {
 			effect_class = excluded.effect_class, state = excluded.state, input_hash = excluded.input_hash, input = excluded.input,
 			dispatch_no = excluded.dispatch_no, owner_epoch = excluded.owner_epoch, owner_schedule = excluded.owner_schedule,
 			owner_attempt = excluded.owner_attempt, owner_token = excluded.owner_token, lease_until = excluded.lease_until, deadline = excluded.deadline,
-			heard = excluded.heard, sequence_number = 0, error = NULL, decided_at = NULL,
+			heard = excluded.heard, sequence_number = 0, error = NULL, decided_at = NULL, reused_from = NULL,
 			emitted_at = CASE WHEN commands.dispatch_no = 0 THEN excluded.emitted_at ELSE commands.emitted_at END`,
 		b.RunID, b.CommandID, b.NodeID, b.Kind, textSafe(b.Tool), textSafe(model), b.Effect, b.InputHash, []byte(b.Input), dispatchNo,
 		b.Dispatch.Epoch, b.Dispatch.Schedule, b.Dispatch.Attempt, t.now.Add(agent.Lease), deadline, t.now, b.Dispatch.Token, b.Heard)
