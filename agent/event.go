@@ -202,6 +202,8 @@ type (
 		Kind   CommandKind `json:"kind"`
 		Tool   string      `json:"tool,omitempty"`
 		Reason string      `json:"reason"`
+		// IdempotencyKey is set when another run has made the call: the key under which it did.
+		IdempotencyKey string `json:"idempotency_key,omitempty"`
 	}
 
 	// CommandResolvedData says what became of a command that was in doubt, or of a dispatch that was lost, and who says so.

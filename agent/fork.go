@@ -42,8 +42,11 @@ type Fork struct {
 	RequestHash string
 }
 
-// ForkError says which value of a Fork the source's record contradicts. Field is "sequence_number", "checkpoint_id" or, with
-// the place in the list, "rerun/2".
+// ForkCheckpoint is the Field of a ForkError whose checkpoint is not there.
+const ForkCheckpoint = "checkpoint_id"
+
+// ForkError says which value of a Fork the source's record contradicts. Field is ForkCheckpoint, "sequence_number" or, with the
+// place in the list, "rerun/2".
 type ForkError struct {
 	Field  string
 	Detail string
@@ -98,12 +101,23 @@ type ForkedCommand struct {
 	Reason string `json:"reason"`
 }
 
-// ForkedNode is a node of the source's plan and where it stands in the fork: "reused" when it has ended there already, "goes_on"
-// when some of its commands have, else "would_run".
+// ForkNodeDecision is where a node of the source's plan stands when a fork begins.
+type ForkNodeDecision string
+
+const (
+	// ForkNodeReused: it has ended.
+	ForkNodeReused ForkNodeDecision = "reused"
+	// ForkNodeGoesOn: some of its commands have an outcome.
+	ForkNodeGoesOn ForkNodeDecision = "goes_on"
+	// ForkNodeRuns: nothing of it is on record.
+	ForkNodeRuns ForkNodeDecision = "would_run"
+)
+
+// ForkedNode is a node of the source's plan in a fork.
 type ForkedNode struct {
-	NodeID   string   `json:"node_id"`
-	Kind     NodeKind `json:"kind"`
-	Decision string   `json:"decision"`
+	NodeID   string           `json:"node_id"`
+	Kind     NodeKind         `json:"kind"`
+	Decision ForkNodeDecision `json:"decision"`
 }
 
 // ForkPlan says what a fork would begin with.
@@ -423,12 +437,12 @@ func (p *forkPlanner) plan() (*ForkPlan, error) {
 	}
 	if p.src.Plan != nil && p.keepsPlan() {
 		for _, n := range p.src.Plan.Nodes {
-			f := ForkedNode{NodeID: n.ID, Kind: n.Kind, Decision: "would_run"}
+			f := ForkedNode{NodeID: n.ID, Kind: n.Kind, Decision: ForkNodeRuns}
 			switch {
 			case ended[n.ID]:
-				f.Decision = "reused"
+				f.Decision = ForkNodeReused
 			case goesOn[n.ID]:
-				f.Decision = "goes_on"
+				f.Decision = ForkNodeGoesOn
 			}
 			out.Nodes = append(out.Nodes, f)
 		}

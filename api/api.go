@@ -21,6 +21,8 @@ type Config struct {
 	Ledger Ledger
 	// Agents are those that a request may name.
 	Agents []agent.Blueprint
+	// Models are those that a fork may name; the agents' own need not be among them.
+	Models []agent.ModelRef
 	// CheckArguments makes the check of tool arguments in plans, for the tools of an agent.
 	CheckArguments func(tools []agent.ToolRef) (agent.CheckArguments, error)
 	// Verifier verifies runs, with Temporal as the second witness. Without one the ledger's own side is all there is.
@@ -149,6 +151,7 @@ func (a *API) endpoints() []route {
 		{"POST", run + "/cancel", auth.User, lasting, a.postCancel},
 		{"POST", run + "/resume", auth.User, brief, a.postResume},
 		{"POST", run + "/signal", auth.User, brief, a.postSignal},
+		{"POST", run + "/fork", auth.User, lasting, a.postFork},
 
 		{"GET", root + "/conversations", auth.Viewer, brief, a.getConversations},
 		{"GET", conversation, auth.Viewer, brief, a.getConversation},

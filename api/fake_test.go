@@ -34,6 +34,7 @@ type fakeLedger struct {
 	cancels       []string
 	behind        map[string][]agent.RunAhead
 	resolutions   []string
+	forks         []agent.Fork
 	stopped       []agent.StoppedCommand
 	chunks        []agent.OutputChunk
 	inputs        map[string][]agent.Input

@@ -15,6 +15,7 @@ type Ledger interface {
 	Acceptor
 	Resolver
 	Controller
+	Forker
 	RunReader
 	CommandReader
 	ConversationReader
@@ -40,6 +41,15 @@ type Controller interface {
 	// Signal gives a run an input for a wait node. The number is that of its event, 0 while the run is queued behind others; created
 	// tells whether the input came for the first time.
 	Signal(ctx context.Context, owner, runID string, in agent.Input) (sequence int64, created bool, err error)
+}
+
+// Forker begins runs with a part of another run's record.
+type Forker interface {
+	// PlanFork says what Fork would begin with. Errors are those of Fork: *agent.ForkError too, for a value that the source's record
+	// contradicts.
+	PlanFork(ctx context.Context, f agent.Fork) (*agent.ForkPlan, error)
+	// Fork makes the run, or finds the one that was accepted under the same key; created tells them apart.
+	Fork(ctx context.Context, f agent.Fork) (run agent.Run, created bool, err error)
 }
 
 // RunReader reads runs.

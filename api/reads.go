@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -316,11 +317,7 @@ func (a *API) getMessages(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	position, err := sse.ReadPosition(nil, r.URL.Query())
-	if err != nil {
-		return err
-	}
-	after, err := position.Resolve(agent.Extent{Oldest: 1, Last: conversation.LastSequence})
+	after, err := messagesAfter(r, conversation.LastSequence)
 	if err != nil {
 		return err
 	}
@@ -332,6 +329,26 @@ func (a *API) getMessages(w http.ResponseWriter, r *http.Request) error {
 		Messages []agent.Message `json:"messages"`
 		HasMore  bool            `json:"has_more"`
 	}{orEmpty(messages), more})
+}
+
+// messagesAfter reads after which number a page of messages begins. What was said before a fork has numbers up to 0, and comes
+// first.
+func messagesAfter(r *http.Request, last int64) (int64, error) {
+	query := r.URL.Query()
+	if after := query["after"]; len(after) == 1 && !query.Has("from_sequence") {
+		if n, err := strconv.ParseInt(after[0], 10, 64); err == nil && n <= 0 {
+			return n, nil
+		}
+	}
+	position, err := sse.ReadPosition(nil, query)
+	if err != nil {
+		return 0, err
+	}
+	after, err := position.Resolve(agent.Extent{Oldest: 1, Last: last})
+	if after == 0 {
+		after = math.MinInt64
+	}
+	return after, err
 }
 
 // orEmpty makes a list that JSON writes as [] and not as null.

@@ -111,7 +111,7 @@ func TestRunObject(t *testing.T) {
 	require.Equal(t, "404", o.ToolCalls[1].Error.Message)
 
 	require.Equal(t, tokens{60, 8, 68}, o.Metrics.Tokens)
-	require.Equal(t, metrics{tokens{60, 8, 68}, o.Metrics.LatencyMS, 2, 2, 1, map[agent.Code]int{agent.CodeToolFailed: 1}}, o.Metrics)
+	require.Equal(t, metrics{tokens{60, 8, 68}, o.Metrics.LatencyMS, 2, 2, 1, map[agent.Code]int{agent.CodeToolFailed: 1}, 0}, o.Metrics)
 	require.EqualValues(t, 22000, *o.Metrics.LatencyMS)
 }
 

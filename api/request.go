@@ -153,9 +153,9 @@ func (f *faults) checkLimits(asked, allowed agent.Limits) {
 // body as it was sent.
 func (a *API) acceptance(r *http.Request, b *runBody, raw json.RawMessage) (agent.Acceptance, error) {
 	var none agent.Acceptance
-	key := r.Header.Get("Idempotency-Key")
-	if !printable(key) {
-		return none, badParameter("Idempotency-Key", "want up to %d printable ASCII characters", maxKey)
+	key, err := readKey(r)
+	if err != nil {
+		return none, err
 	}
 	if err := requireHome(caller(r), b.ConversationID); err != nil {
 		return none, err
@@ -202,6 +202,14 @@ func (a *API) acceptance(r *http.Request, b *runBody, raw json.RawMessage) (agen
 		out.PlanSource, out.Plan = "react", agent.ReactPlan()
 	}
 	return out, nil
+}
+
+func readKey(r *http.Request) (string, error) {
+	key := r.Header.Get("Idempotency-Key")
+	if !printable(key) {
+		return "", badParameter("Idempotency-Key", "want up to %d printable ASCII characters", maxKey)
+	}
+	return key, nil
 }
 
 func orNewID(id string) string {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -34,7 +35,7 @@ type doubt struct {
 func doubtOf(e agent.Event) doubt {
 	d := read[agent.CommandInDoubtData](e)
 	return doubt{CommandID: e.CommandID, NodeID: e.NodeID, Tool: d.Tool, Attempt: e.Attempt, Reason: d.Reason, Since: e.CreatedAt.UTC(),
-		IdempotencyKey: agent.IdempotencyKey(e.RunID, e.CommandID),
+		IdempotencyKey: cmp.Or(d.IdempotencyKey, agent.IdempotencyKey(e.RunID, e.CommandID)),
 		ResolveURL:     sse.CommandHref(e.RunID, e.CommandID) + "/resolve"}
 }
 

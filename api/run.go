@@ -22,11 +22,16 @@ func (a *API) postRun(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	wait := defaultWait
-	if body.Wait != nil {
-		wait = time.Duration(*body.Wait * float64(time.Second))
+	return a.answerRun(w, r, run, body.Wait)
+}
+
+// answerRun answers with a run when it has ended, or as it is when the caller does not want to wait longer.
+func (a *API) answerRun(w http.ResponseWriter, r *http.Request, run agent.Run, wait *float64) error {
+	longest := defaultWait
+	if wait != nil {
+		longest = time.Duration(*wait * float64(time.Second))
 	}
-	run, err = a.await(w, r, run, wait)
+	run, err := a.await(w, r, run, longest)
 	if err != nil || r.Context().Err() != nil {
 		return err
 	}

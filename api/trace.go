@@ -110,6 +110,8 @@ type tracedCommand struct {
 	Reason     string           `json:"reason,omitempty"`
 	Error      *agent.Error     `json:"error,omitempty"`
 	Attempts   []*tracedAttempt `json:"attempts"`
+	// ReusedFrom is where the outcome comes from, when the run has not executed the command.
+	ReusedFrom *agent.ForkedFrom `json:"reused_from,omitempty"`
 
 	nodeID   string
 	earliest *time.Time // when the next attempt can begin

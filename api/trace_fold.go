@@ -239,6 +239,7 @@ type commandData struct {
 	Reason     string            `json:"reason"`
 	LatencyMS  int64             `json:"latency_ms"`
 	RetryAfter int64             `json:"retry_after_ms"`
+	ReusedFrom *agent.ForkedFrom `json:"reused_from"`
 }
 
 // longestRetry is the longest pause, in milliseconds, that is believed: a day.
@@ -262,7 +263,7 @@ func (t *trace) command(run *tracedRun, e agent.Event) *tracedCommand {
 
 // decide ends a command and the attempt that decided it.
 func (t *trace) decide(c *tracedCommand, e agent.Event, d commandData, state string) {
-	c.State, c.Error, c.Reason, c.EffectMS = state, d.Error, d.Reason, d.LatencyMS
+	c.State, c.Error, c.Reason, c.EffectMS, c.ReusedFrom = state, d.Error, d.Reason, d.LatencyMS, d.ReusedFrom
 	t.close(&c.span, e.CreatedAt)
 	c.OpenMS = between(c.Start, e.CreatedAt)
 	a := t.attempt(c, e)

@@ -17,6 +17,7 @@ type runHead struct {
 	ConversationID string             `json:"conversation_id"`
 	RootRunID      string             `json:"root_run_id"`
 	ParentRunID    string             `json:"parent_run_id,omitempty"`
+	ForkedFrom     *agent.ForkedFrom  `json:"forked_from,omitempty"`
 	RequestID      string             `json:"request_id"`
 	SessionID      string             `json:"session_id,omitempty"`
 	MessageID      string             `json:"message_id"`
@@ -94,10 +95,12 @@ type toolCall struct {
 	ResultBytes   int               `json:"result_bytes,omitempty"`
 	LatencyMS     int64             `json:"latency_ms"`
 	Error         *agent.Error      `json:"error,omitempty"`
-	URL           string            `json:"url"`
+	// ReusedFrom is where the outcome comes from, when the run has not made the call.
+	ReusedFrom *agent.ForkedFrom `json:"reused_from,omitempty"`
+	URL        string            `json:"url"`
 }
 
-// metrics are sums over a run's commands.
+// metrics are sums over the commands that a run has executed.
 type metrics struct {
 	Tokens tokens `json:"tokens"`
 	// LatencyMS is the time from acceptance to the end, null while there is none.
@@ -108,6 +111,8 @@ type metrics struct {
 	Retries int `json:"retries"`
 	// ErrorCounts counts failed commands by the code of their error.
 	ErrorCounts map[agent.Code]int `json:"error_counts"`
+	// Reused counts the outcomes that a fork has from another run. They are in none of the other sums.
+	Reused int `json:"reused,omitempty"`
 }
 
 type tokens struct {
@@ -118,7 +123,7 @@ type tokens struct {
 
 func headOf(r agent.Run) runHead {
 	h := runHead{
-		RunID: r.RunID, ConversationID: r.ConversationID, RootRunID: r.RootRunID, ParentRunID: r.ParentRunID,
+		RunID: r.RunID, ConversationID: r.ConversationID, RootRunID: r.RootRunID, ParentRunID: r.ParentRunID, ForkedFrom: r.ForkedFrom,
 		RequestID: r.RequestID, SessionID: r.SessionID, MessageID: r.MessageID, Status: r.Status, Agent: r.Definition.Agent,
 		Mode: r.Definition.Mode, Model: r.Definition.Model, Epoch: r.Epoch, Limits: r.Definition.Limits, Input: r.Input,
 		Metadata: r.Metadata, FinalOutput: r.FinalOutput, Error: r.Error, StartSequence: r.StartSequence,
@@ -180,7 +185,7 @@ func (v *runView) add(e agent.Event) {
 		v.committed(e)
 	case agent.CommandFailedType:
 		d := read[agent.CommandFailedData](e)
-		if d.Error != nil {
+		if !v.reused(e) && d.Error != nil {
 			v.object.Metrics.ErrorCounts[d.Error.Code]++
 		}
 		v.decided(e, "failed", d.Error, d.LatencyMS)
@@ -281,7 +286,7 @@ func (v *runView) committed(e agent.Event) {
 		Input  int `json:"input_tokens"`
 		Output int `json:"output_tokens"`
 	}
-	if json.Unmarshal(d.Usage, &usage) == nil {
+	if !v.reused(e) && json.Unmarshal(d.Usage, &usage) == nil {
 		t := &v.object.Metrics.Tokens
 		t.Input, t.Output, t.Total = t.Input+usage.Input, t.Output+usage.Output, t.Total+usage.Input+usage.Output
 	}
@@ -289,6 +294,32 @@ func (v *runView) committed(e agent.Event) {
 	if at, ok := v.calls[e.CommandID]; ok {
 		v.object.ToolCalls[at].ResultPreview, v.object.ToolCalls[at].ResultBytes = previewOf(d.Output), d.Output.Bytes
 	}
+}
+
+// reused reports whether the outcome that an event tells is another run's, and takes the command out of the sums then.
+func (v *runView) reused(e agent.Event) bool {
+	d := read[struct {
+		Kind agent.CommandKind `json:"kind"`
+		From *agent.ForkedFrom `json:"reused_from"`
+	}](e)
+	if d.From == nil {
+		return false
+	}
+	m := &v.object.Metrics
+	m.Reused++
+	switch d.Kind {
+	case agent.ToolCommand:
+		m.ToolCalls--
+	case agent.PlanCommand, agent.ModelCommand:
+		m.ModelCalls--
+	default:
+	}
+	if at, ok := v.calls[e.CommandID]; ok {
+		v.object.ToolCalls[at].ReusedFrom = d.From
+	} else if d.Kind == agent.ToolCommand {
+		m.ToolCalls++ // it was refused, and never counted
+	}
+	return true
 }
 
 func (v *runView) decided(e agent.Event, status string, failure *agent.Error, latencyMS int64) {

@@ -111,7 +111,7 @@ func readForkSource(ctx context.Context, tx pgx.Tx, f *agent.Fork, src *agent.Fo
 	if f.CheckpointID != "" {
 		err := tx.QueryRow(ctx, `SELECT sequence_number FROM execution_checkpoints WHERE id = $1 AND run_id = $2`, f.CheckpointID, f.Source).Scan(&f.Sequence)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return &agent.ForkError{Field: "checkpoint_id", Detail: "run " + f.Source + " has no checkpoint " + f.CheckpointID}
+			return &agent.ForkError{Field: agent.ForkCheckpoint, Detail: "run " + f.Source + " has no checkpoint " + f.CheckpointID}
 		}
 		if err != nil {
 			return err

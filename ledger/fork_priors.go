@@ -41,8 +41,7 @@ func (t *txn) askPriors(ctx context.Context, b agent.Begin, begun *agent.Begun) 
 	begun.DispatchNo, begun.Row = p.row.DispatchNo, t.command
 	if p.row.State != agent.Committed {
 		begun.Verdict = agent.MustDoubt
-		return true, t.decide(b.Dispatch, agent.CommandInDoubt, &agent.Error{Code: agent.CodeInDoubt, NodeID: b.NodeID, CommandID: b.CommandID,
-			Message: fmt.Sprintf("run %s, from which this one was forked, has made this call, and how it ended is not known", p.row.RunID)}, 0)
+		return true, t.doubtPrior(b, p)
 	}
 	begun.Verdict = agent.Inject
 	return true, t.reusePrior(b, p)
@@ -54,6 +53,7 @@ type prior struct {
 	input     []byte
 	latencyMS int64
 	from      agent.ForkedFrom
+	key       string
 	http      *agent.HTTPRecordedData
 }
 
@@ -63,7 +63,9 @@ func (t *txn) findPrior(ctx context.Context, b agent.Begin) (*prior, error) {
 	rows, err := t.tx.Query(ctx, `SELECT c.run_id, c.kind, c.tool, c.state, c.input_hash, c.input, c.dispatch_no, c.sequence_number, c.latency_ms,
 			coalesce(c.result, (SELECT p.bytes FROM payloads p WHERE p.hash = c.result_hash)), c.reused_from,
 			(SELECT e.event_data FROM agent_execution_events e WHERE e.run_id = c.run_id AND e.command_id = c.command_id
-				AND e.event_type = 'http_recorded' ORDER BY e.sequence_number DESC LIMIT 1)
+				AND e.event_type = 'http_recorded' ORDER BY e.sequence_number DESC LIMIT 1),
+			coalesce((SELECT e.event_data ->> 'idempotency_key' FROM agent_execution_events e WHERE e.run_id = c.run_id AND e.command_id = c.command_id
+				AND e.event_type = 'command_in_doubt' ORDER BY e.sequence_number DESC LIMIT 1), '')
 		FROM fork_priors f JOIN commands c ON c.run_id = f.source_run_id AND c.command_id = f.command_id
 		WHERE f.run_id = $1 AND f.command_id = $2 AND c.state IN ('committed', 'dispatched', 'in_doubt')
 		ORDER BY c.state, c.emitted_at`, b.RunID, b.CommandID)
@@ -75,10 +77,13 @@ func (t *txn) findPrior(ctx context.Context, b agent.Begin) (*prior, error) {
 		var result []byte
 		var from *agent.ForkedFrom
 		c := &p.row
-		err := row.Scan(&c.RunID, &c.Kind, &c.Tool, &c.State, &c.InputHash, &p.input, &c.DispatchNo, &c.Sequence, &p.latencyMS, &result, &from, &p.http)
+		err := row.Scan(&c.RunID, &c.Kind, &c.Tool, &c.State, &c.InputHash, &p.input, &c.DispatchNo, &c.Sequence, &p.latencyMS, &result, &from, &p.http, &p.key)
 		c.Result, p.from = result, agent.ForkedFrom{RunID: c.RunID, Sequence: c.Sequence}
 		if from != nil {
 			p.from = *from
+		}
+		if p.key == "" {
+			p.key = agent.IdempotencyKey(c.RunID, b.CommandID)
 		}
 		return &p, err
 	})
@@ -114,6 +119,21 @@ func (t *txn) reusePrior(b agent.Begin, p *prior) error {
 		return err
 	}
 	return t.markReused(b.CommandID, p.from)
+}
+
+// doubtPrior puts on record that nobody knows how another run's call ended, with the key under which that run made it.
+func (t *txn) doubtPrior(b agent.Begin, p *prior) error {
+	reason := &agent.Error{Code: agent.CodeInDoubt, NodeID: b.NodeID, CommandID: b.CommandID,
+		Message: fmt.Sprintf("run %s, from which this one was forked, has made this call, and how it ended is not known", p.row.RunID)}
+	if err := t.decide(b.Dispatch, agent.CommandInDoubt, reason, 0); err != nil {
+		return err
+	}
+	data, err := json.Marshal(agent.CommandInDoubtData{Kind: b.Kind, Tool: b.Tool, Reason: reason.Message, IdempotencyKey: p.key})
+	if err != nil {
+		return err
+	}
+	t.newEvents[len(t.newEvents)-1].Data, err = jsonbSafe(data)
+	return err
 }
 
 func (t *txn) markReused(commandID string, from agent.ForkedFrom) error {

@@ -83,11 +83,11 @@ func runView(t agent.EventType, kind agent.CommandKind) (agent.EventType, []stri
 	case agent.CommandCommitted:
 		return committedView(kind)
 	case agent.TimerFired, agent.UUIDRecorded, agent.RandomRecorded:
-		return t, []string{"kind", "value", "result_hash"}
+		return t, []string{"kind", "value", "result_hash", "reused_from"}
 	case agent.HTTPRecorded:
 		return t, []string{"kind", "request", "response"} // made for the record without queries and secrets
 	case agent.CommandFailedType:
-		return t, []string{"kind", "tool", "error", "latency_ms"}
+		return t, []string{"kind", "tool", "error", "latency_ms", "reused_from"}
 	case agent.AttemptDiscarded:
 		return t, []string{"reason", "retry_after_ms"}
 	case agent.CheckpointSaved:
@@ -114,10 +114,13 @@ func runView(t agent.EventType, kind agent.CommandKind) (agent.EventType, []stri
 		return t, []string{"limits", "by", "reason"}
 	case agent.RunReopened:
 		return t, []string{"epoch", "status_before", "by", "reason", "from_step", "node_ids"}
+	case agent.RunForked:
+		return t, []string{"from_run_id", "from_conversation_id", "from_sequence_number", "from_checkpoint_id", "changes", "effects", "rerun", "by",
+			"reused", "kept", "through_sequence_number"}
 	case agent.CommandAbortType:
 		return t, []string{"kind", "tool", "reason", "never_started"}
 	case agent.CommandDoubtType, agent.CommandReopened, agent.RunCancelled,
-		agent.PlanGenerated, agent.PlanRevised, agent.Progress, agent.RunPaused, agent.RunUnpaused, agent.RunForked:
+		agent.PlanGenerated, agent.PlanRevised, agent.Progress, agent.RunPaused, agent.RunUnpaused:
 	}
 	return t, []string{"kind", "tool", "reason", "by", "message", "epoch"}
 }
@@ -125,21 +128,21 @@ func runView(t agent.EventType, kind agent.CommandKind) (agent.EventType, []stri
 func committedView(kind agent.CommandKind) (agent.EventType, []string) {
 	switch kind {
 	case agent.ToolCommand:
-		return toolCompleted, []string{"kind", "tool", "result_hash", "output", "latency_ms"}
+		return toolCompleted, []string{"kind", "tool", "result_hash", "output", "latency_ms", "reused_from"}
 	case agent.ModelCommand:
 		return chatCompleted, []string{"kind", "result_hash", "output", "latency_ms", "turn", "finish_reason", "usage",
-			"model", "tool_calls", "goes_on"}
+			"model", "tool_calls", "goes_on", "reused_from"}
 	case agent.HTTPCommand:
 		// http_recorded shows what is public of it.
-		return agent.CommandCommitted, []string{"kind", "result_hash", "latency_ms"}
+		return agent.CommandCommitted, []string{"kind", "result_hash", "latency_ms", "reused_from"}
 	case agent.WaitCommand:
 		// What somebody has sent may be short enough to be guessed from its hash.
-		return agent.CommandCommitted, []string{"kind", "output"}
+		return agent.CommandCommitted, []string{"kind", "output", "reused_from"}
 	case agent.NowCommand, agent.UUIDCommand, agent.RandomCommand: // have an event of their own
 	case agent.PlanCommand:
 		// The planner's output is the plan with its prompts and arguments; plan_created shows what is public of it.
 	}
-	return agent.CommandCommitted, []string{"kind", "result_hash", "latency_ms", "finish_reason", "usage", "model"}
+	return agent.CommandCommitted, []string{"kind", "result_hash", "latency_ms", "finish_reason", "usage", "model", "reused_from"}
 }
 
 func commandKind(data map[string]json.RawMessage) agent.CommandKind {

@@ -181,6 +181,15 @@ func (a agentConfig) policy() *agent.Policy {
 	return &agent.Policy{Rules: a.Policy}
 }
 
+// modelRefs are the models as a request may name them.
+func (c *config) modelRefs() []agent.ModelRef {
+	refs := make([]agent.ModelRef, 0, len(c.Models))
+	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
+		refs = append(refs, agent.ModelRef{Name: name, Provider: c.Models[name].Provider, Model: c.Models[name].Model})
+	}
+	return refs
+}
+
 // blueprints are the agents as the API resolves them.
 func (c *config) blueprints() []agent.Blueprint {
 	agents := make([]agent.Blueprint, 0, len(c.Agents))
