@@ -86,6 +86,10 @@ func sampleEvents(t testing.TB) []agent.Event {
 		{agent.RunCompleted, "", "", 0, data(t, agent.RunCompletedData{FinalOutput: "42", Summary: "2 steps"})},
 		{agent.RunFailed, "", "", 0, data(t, agent.RunFailedData{Error: failure})},
 		{agent.RunCancelled, "", "", 0, data(t, agent.RunCancelledData{Reason: "enough", By: "local"})},
+		{agent.RunForked, "", "", 0, data(t, agent.RunForkedData{RunID: "s", ConversationID: "t", Sequence: 12, CheckpointID: "k", Changes: []string{"input"},
+			Effects: map[agent.EffectClass]agent.ForkEffect{agent.Deterministic: agent.ForkRerun}, Rerun: []string{"a"}, By: "local", Reused: 3, Kept: 1, Through: 20})},
+		{agent.CommandCommitted, "fetch", "fetch", 1, data(t, agent.CommandCommittedData{Kind: agent.ToolCommand, Tool: "http_request", Hash: "sha256:ab", Output: small,
+			ReusedFrom: &agent.ForkedFrom{RunID: "s", Sequence: 9}})},
 		{agent.RunReopened, "", "", 0, data(t, agent.RunReopenedData{Epoch: 2, Status: agent.FailedStatus, By: "local", Reason: "mended", Step: 1, Nodes: []int{1}, NodeIDs: []string{"say"}})},
 		{agent.CommandReopened, "say", "say", 1, data(t, agent.CommandReopenedData{Reason: "the run was resumed"})},
 	}
