@@ -48,7 +48,7 @@ func (l *Ledger) Fork(ctx context.Context, f agent.Fork) (run agent.Run, created
 func (l *Ledger) fork(ctx context.Context, f agent.Fork) (run agent.Run, created bool, err error) {
 	a := agent.Acceptance{Owner: f.Owner, Offline: f.Offline, Key: f.Key, RequestHash: f.RequestHash}
 	if f.Key != "" {
-		earlier, err := l.acceptedBefore(ctx, a)
+		earlier, _, err := l.acceptedBefore(ctx, a)
 		if err != nil {
 			return run, false, err
 		}
