@@ -401,6 +401,18 @@ func TestForkTakesAlongWhatTheRunWasGiven(t *testing.T) {
 	require.Len(t, messages, 3)
 	require.Equal(t, "quick", messages[2].Content)
 
+	// In the history of a later run's fork a turn has heard the same, at its number there.
+	b.finish(t, run, agent.FailedStatus)
+	later := b.forks(t, forkOf(b.acceptedIn(t, run.ConversationID, twoStep(t)), 0))
+	before, err := b.Transcript(t.Context(), later.ConversationID, later.StartSequence, 10, 100)
+	require.NoError(t, err)
+	require.Len(t, before, 3)
+	require.Equal(t, "quick", before[0].Content)
+	require.True(t, before[1].Steers)
+	require.False(t, before[2].Steers)
+	require.NotZero(t, before[0].Heard)
+	require.Equal(t, before[1].Sequence, before[0].Heard)
+
 	tighter := forkOf(run, 0)
 	tighter.Limits.MaxSteps = 3
 	require.Equal(t, 3, b.forks(t, tighter).Definition.Limits.MaxSteps)
