@@ -83,7 +83,7 @@ const mostShown = 100
 
 // openApprovals are those that a run waits for, the oldest first.
 func (a *API) openApprovals(ctx context.Context, run agent.Run) ([]approvalObject, error) {
-	if run.Status.Terminal() || run.Status == agent.Queued && run.Epoch == 1 {
+	if run.Status.Terminal() {
 		return []approvalObject{}, nil
 	}
 	approvals, _, err := a.cfg.Ledger.Approvals(ctx, agent.ApprovalFilter{Owner: agent.AnyOwner, RunID: run.RunID, State: agent.ApprovalOpen, Limit: mostShown})

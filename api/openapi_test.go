@@ -91,6 +91,7 @@ func TestProblemTypesAreThoseOfTheSpecification(t *testing.T) {
 	b := newBench(t)
 	kinds := map[string]bool{agent.ConflictKeyReused: true, agent.ConflictMessageID: true, agent.ConflictRunEnded: true, agent.ConflictRunOpen: true, agent.ConflictQueueFull: true, agent.ConflictSteer: true, agent.ConflictNotInDoubt: true,
 		agent.ConflictInputReused: true, agent.ConflictInputs: true,
+		agent.ConflictApprovalDecided: true, agent.ConflictApprovalExpired: true,
 		"invalid-parameter": true}
 	call := regexp.MustCompile(`(?:newProblem|faultyBody|unavailable)\((?:http\.Status\w+, )?"([a-z-]+)"`)
 	files, err := filepath.Glob("*.go")
