@@ -19,6 +19,7 @@ import (
 	"runledger/agent"
 	"runledger/model"
 	"runledger/policy"
+	"runledger/predicate"
 	"runledger/replay"
 	"runledger/tool"
 	"runledger/worker"
@@ -113,8 +114,10 @@ func New(t testing.TB, cfg Config) *Harness {
 		t.Fatal("agenttest: Config.Model is not set")
 	}
 	h.ledger.edited = h.edited(tools)
-	if err := policy.Check(cfg.Policy); err != nil {
-		t.Fatalf("agenttest: policy: %v", err)
+	for _, check := range []func(*agent.Policy) error{policy.Check, predicate.CheckPolicy} {
+		if err := check(cfg.Policy); err != nil {
+			t.Fatalf("agenttest: policy: %v", err)
+		}
 	}
 	h.acts, err = activities.New(activities.Config{Ledger: h.ledger, Tools: tools, Policy: cfg.PolicyFunc, At: h.at,
 		Models: func(string) model.Client { return cfg.Model }})
