@@ -153,7 +153,9 @@ func (a *ApprovalRow) Given(answer ApprovalAnswer) ApprovalRow {
 }
 
 // Same reports whether an answer says what was said before: the same word, on the same arguments.
-func (a *ApprovalRow) Same(given ApprovalRow) bool { return a.State == given.State && a.Hash == given.Hash }
+func (a *ApprovalRow) Same(given ApprovalRow) bool {
+	return a.State == given.State && a.Hash == given.Hash
+}
 
 // Refusal is why a command fails whose approval was denied or has expired, nil otherwise.
 func (a *ApprovalRow) Refusal(nodeID, commandID string) *Error {
