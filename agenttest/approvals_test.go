@@ -140,3 +140,36 @@ func TestAPolicyInCodeAsks(t *testing.T) {
 		}
 	}
 }
+
+// The worker is lost in the middle of an approved call: the next try has the arguments that were approved, and nobody is asked again.
+func TestCrashOfAnApprovedCall(t *testing.T) {
+	t.Parallel()
+	rules := &agent.Policy{Rules: []agent.PolicyRule{{Tools: []string{"*"}, Decision: policy.Ask}}}
+	for _, effect := range []agent.EffectClass{agent.Deterministic, agent.Idempotent, agent.External} {
+		for _, at := range []agent.Boundary{agent.BeforeBegin, agent.AfterBegin, agent.AfterEffect, agent.AfterCommit} {
+			t.Run(fmt.Sprint(effect, " ", at), func(t *testing.T) {
+				t.Parallel()
+				h := agenttest.New(t, agenttest.Config{Tools: []tool.Tool{double(effect)}, Policy: rules, Model: scripted.Replies(scripted.Text("done").Forever()),
+					Plan: &agent.Plan{Nodes: []agent.Node{node("a", `{"n": 2}`, nil)}}})
+				h.Answer("a", agent.ApprovalAnswer{Approve: true, By: "ann", Arguments: json.RawMessage(`{"n": 5}`)})
+				h.Resolve("a", agent.Resolution{Outcome: agent.OutcomeRetry, By: "ann"})
+				h.Crash("a", at)
+				res := h.Run("go")
+				res.RequireOutput("done")
+				res.RequireReplays()
+				questions := 0
+				for _, e := range res.Events {
+					if e.Type == agent.ApprovalRequested {
+						questions++
+					}
+				}
+				require.Equal(t, 1, questions)
+				for _, call := range res.ToolCalls {
+					require.JSONEq(t, `{"n": 5}`, string(call.Arguments))
+				}
+				command, _ := res.Command("a")
+				require.JSONEq(t, `{"n": 10}`, string(command.Result))
+			})
+		}
+	}
+}
