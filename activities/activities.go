@@ -10,6 +10,7 @@ import (
 	"runledger/agent"
 	"runledger/model"
 	"runledger/policy"
+	"runledger/predicate"
 	"runledger/tool"
 )
 
@@ -107,6 +108,14 @@ func New(cfg Config) (*Activities, error) {
 		return nil, errors.New("activities: no models")
 	case cfg.Tools == nil:
 		return nil, errors.New("activities: no tools")
+	}
+	for _, spec := range cfg.Tools.Specs() {
+		if spec.Approve == "" {
+			continue
+		}
+		if err := predicate.Check(spec.Approve); err != nil {
+			return nil, fmt.Errorf("activities: tool %s: approve: %w", spec.Name, err)
+		}
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

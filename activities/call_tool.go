@@ -80,7 +80,7 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall, approve
 	}
 	c.begin.ArgumentsHash = agent.ArgumentsHash(c.begin.Input)
 	c.with = func(ctx context.Context, args json.RawMessage) (command, error) { return a.toolCommand(ctx, in, args) }
-	c.asked.Agent = run.Definition.Agent
+	c.asked.Agent, c.approvalTimeout = run.Definition.Agent, run.Definition.ApprovalTimeout
 	switch ref, known := run.Definition.Tool(in.Tool); {
 	case fault != nil: // a call that cannot be made needs nobody's leave
 		c.call.Refusal = nil

@@ -32,8 +32,9 @@ type command struct {
 	tx func(ctx context.Context, tx agent.Tx, d dispatch) (effectResult, error)
 	// reconcile finds out what became of a lost dispatch of the effect, nil when that cannot be found out.
 	reconcile func(ctx context.Context, d dispatch) (finding, error)
-	// asked is what the policy is asked about.
-	asked policy.Command
+	// asked is what the policy is asked about, approvalTimeout how long an approval that it wants is waited for.
+	asked           policy.Command
+	approvalTimeout agent.Duration
 	// with makes the same command with other arguments, those of an approval; nil for a command that is never asked about.
 	with func(ctx context.Context, arguments json.RawMessage) (command, error)
 	// stops has news when the run may have to stop. It is nil for an effect within a tool, which stops with the tool's.
@@ -176,7 +177,7 @@ func (a *Activities) refuse(ctx context.Context, c *command) {
 		decision, reason = policy.Forbid, "the policy could not decide: "+err.Error()
 	}
 	if decision != policy.Execute {
-		c.call.Refusal = &agent.Refusal{Decision: decision, Reason: agent.Preview(reason, agent.MaxErrorBytes)}
+		c.call.Refusal = &agent.Refusal{Decision: decision, Reason: agent.Preview(reason, agent.MaxErrorBytes), Expires: c.approvalTimeout}
 	}
 }
 

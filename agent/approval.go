@@ -67,7 +67,9 @@ type ApprovalAnswer struct {
 type ApprovalRow struct {
 	ApprovalID string
 	State      ApprovalState
-	// Hash is that of the canonical arguments that were asked for, or that the answer has put in their place: Edited, nil for none.
+	// Asked is the hash of the canonical arguments that were asked for. Hash is the same, or that of what the answer has put in
+	// their place: Edited, nil for none.
+	Asked     string
 	Hash      string
 	Edited    json.RawMessage
 	ExpiresAt time.Time
@@ -132,6 +134,27 @@ func CanonicalJSON(doc json.RawMessage) json.RawMessage {
 func ArgumentsHash(args json.RawMessage) string {
 	sum := sha256.Sum256(CanonicalJSON(args))
 	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// Given is the approval as an answer to it would leave it. Arguments that are those that were asked for edit nothing.
+func (a *ApprovalRow) Given(answer ApprovalAnswer) ApprovalRow {
+	given := ApprovalRow{ApprovalID: a.ApprovalID, State: ApprovalDenied, Asked: a.Asked, Hash: a.Asked, ExpiresAt: a.ExpiresAt, By: answer.By, Note: answer.Note}
+	if !answer.Approve {
+		return given
+	}
+	given.State = ApprovalApproved
+	if answer.Arguments == nil {
+		return given
+	}
+	if hash := ArgumentsHash(answer.Arguments); hash != a.Asked {
+		given.Edited, given.Hash = CanonicalJSON(answer.Arguments), hash
+	}
+	return given
+}
+
+// Same reports whether an answer says what was said before: the same word, on the same arguments.
+func (a *ApprovalRow) Same(given ApprovalRow) bool {
+	return a.State == given.State && a.Hash == given.Hash
 }
 
 // Refusal is why a command fails whose approval was denied or has expired, nil otherwise.

@@ -158,6 +158,10 @@ type (
 		IdempotencyKey string `json:"idempotency_key"`
 		// Deadline is left out for a wait without an end.
 		Deadline time.Time `json:"deadline,omitzero"`
+		// ApprovalID is the approval that lets the call be made, ArgumentsHash the hash of the arguments that it is made with; both
+		// are empty when nobody had to be asked.
+		ApprovalID    string `json:"approval_id,omitempty"`
+		ArgumentsHash string `json:"arguments_hash,omitempty"`
 	}
 
 	// CommandCommittedData puts a command's result on record. The bytes stand beside the event.

@@ -39,7 +39,7 @@ func StopOutcomeOf(state CommandState, neverStarted, ended bool) StopOutcome {
 		return StopFailed
 	case CommandInDoubt:
 		return StopInDoubt
-	case Fenced:
+	case Fenced, CommandWaiting:
 		return NeverStarted
 	case CommandAborted:
 		if neverStarted {

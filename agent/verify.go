@@ -22,6 +22,7 @@ type RunRecord struct {
 	Events      []Event
 	Commands    []CommandRecord
 	Checkpoints []CheckpointRecord
+	Approvals   []ApprovalRecord
 	Messages    []MessageRecord
 	Inputs      []InputRecord
 	// Enqueued: the run waits for others of its conversation, and none of its events is written yet.
@@ -37,15 +38,17 @@ type Link struct {
 
 // CommandRecord is a command's row, and what its bytes say by themselves.
 type CommandRecord struct {
-	CommandID  string
-	NodeID     string
-	Kind       CommandKind
-	Tool       string
-	Effect     EffectClass
-	InputHash  string
-	State      CommandState
-	DispatchNo int
-	Sequence   int64
+	CommandID string
+	NodeID    string
+	Kind      CommandKind
+	Tool      string
+	Effect    EffectClass
+	InputHash string
+	// ArgumentsHash is computed from what a tool was called with, where somebody was asked about it; else it is "".
+	ArgumentsHash string
+	State         CommandState
+	DispatchNo    int
+	Sequence      int64
 	// Unannounced: a doubt was resolved after the run's end; the event follows when the run is reopened.
 	Unannounced bool
 	// ResultHash and ResultBytes are what the row says of its result, StoredHash and StoredBytes what the bytes are, "" when
@@ -101,6 +104,7 @@ const (
 	CheckPlan       Check = "plan"       // plan_started, plan_generated, then nodes; and it is the plan of the run's row
 	CheckCommand    Check = "command"    // emitted before its outcome, committed once, nothing after that
 	CheckNode       Check = "node"       // started, its command committed, finished, once
+	CheckApproval   Check = "approval"   // asked, answered once, executed after an approval only, with its arguments
 	CheckCheckpoint Check = "checkpoint" // node_finished before its checkpoint, one row for each event
 	CheckFold       Check = "fold"       // a checkpoint's state is the fold of the events before it
 	CheckRow        Check = "row"        // rows of commands say what the events say
@@ -117,7 +121,7 @@ const (
 
 // Checks lists every check, in the order above.
 func Checks() []Check {
-	return []Check{CheckNumbers, CheckStart, CheckEnd, CheckEpoch, CheckPlan, CheckCommand, CheckNode, CheckCheckpoint, CheckFold,
+	return []Check{CheckNumbers, CheckStart, CheckEnd, CheckEpoch, CheckPlan, CheckCommand, CheckNode, CheckApproval, CheckCheckpoint, CheckFold,
 		CheckRow, CheckResult, CheckRun, CheckMessage, CheckInput, CheckSteer, CheckChain, CheckFork, CheckActivity, CheckHandOver}
 }
 
@@ -194,6 +198,7 @@ func VerifyRun(r *RunRecord, t Testimony) Verification {
 	v.checkFold()
 	v.checkRun()
 	v.checkCommands()
+	v.checkApprovals()
 	v.checkCheckpoints()
 	v.checkMessages()
 	v.checkInputs()
@@ -233,6 +238,8 @@ type verifier struct {
 	nodes    map[string]*nodeStory
 	// through is the last number of what a fork has from its source, 0 for none.
 	through int64
+	// approvals are in the order in which they were requested.
+	approvals []*approvalStory
 	// ended is the terminal event after which nothing has come, nil while the run is open.
 	ended *Event
 	found []Difference

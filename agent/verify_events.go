@@ -14,6 +14,8 @@ type commandStory struct {
 	resolved *Event
 	reopened *Event
 	refused  bool // by the policy, so that it never began
+	// asked is the newest question whether it may be executed, nil for none.
+	asked *approvalStory
 }
 
 // nodeStory is what the events say of a node.
@@ -67,6 +69,7 @@ func (v *verifier) checkOrder() {
 			v.walkReopened(e)
 		case RunCompleted, RunFailed, RunCancelled:
 			v.ended = e
+			v.checkAnswered(e)
 		case PlanStarted:
 			planning = e
 		case PlanGenerated:
@@ -87,9 +90,9 @@ func (v *verifier) checkOrder() {
 			v.walkCommand(e)
 		case PolicyDecided:
 			v.command(e.CommandID).refused = true
-		case ApprovalRequested:
-			v.command(e.CommandID).refused = true // it may be: by the answer, or by the run's end before there is one
-		case RunStarted, PlanRevised, Progress, ApprovalResolved, InputReceived, LimitReachedType, LimitsChanged,
+		case ApprovalRequested, ApprovalResolved:
+			v.walkApproval(e)
+		case RunStarted, PlanRevised, Progress, InputReceived, LimitReachedType, LimitsChanged,
 			RunPaused, RunUnpaused, RunForked, MessageAdded:
 		}
 	}
@@ -207,6 +210,7 @@ func (v *verifier) walkCommand(e *Event) {
 		if !inner && e.NodeID != PlanNodeID && v.node(e.NodeID).started == nil {
 			v.differAt(CheckNode, e, "node_started before it", "none")
 		}
+		v.checkLeave(e, c)
 		c.emitted, c.outcome = e, nil
 	case CommandCommitted, CommandFailedType, CommandAbortType, CommandDoubtType:
 		if c.emitted == nil && !((c.refused || v.copied(e)) && (e.Type == CommandFailedType || e.Type == CommandAbortType)) {
@@ -217,6 +221,7 @@ func (v *verifier) walkCommand(e *Event) {
 		}
 		c.outcome, c.resolved, c.reopened = e, nil, nil
 		if e.Type == CommandCommitted {
+			v.checkLeave(e, c)
 			c.committed = e
 			var d CommandCommittedData
 			if decode(*e, &d) == nil { // the fold says so
@@ -232,6 +237,7 @@ func (v *verifier) walkCommand(e *Event) {
 		if c.outcome == nil || c.outcome.Type != CommandFailedType && c.outcome.Type != CommandAbortType {
 			v.differAt(CheckCommand, e, "a failure or an abort of the command before it", "none")
 		}
+		c.reopenQuestion()
 		c.reopened = e
 	case AttemptDiscarded, HTTPRecorded:
 		if c.emitted == nil {

@@ -131,6 +131,9 @@ func (v *verifier) checkCommand(c *CommandRecord, said *commandStory) {
 		if c.DispatchNo > 1 { // the class is the worker's word at each dispatch
 			have = commandOf(c.Kind, c.Tool, emitted.Effect, c.InputHash)
 		}
+		if said.asked != nil && said.asked.requested.Sequence > said.emitted.Sequence { // the answer says what it is called with from then on
+			have = commandOf(c.Kind, c.Tool, emitted.Effect, emitted.InputHash)
+		}
 		if v.copied(said.emitted) { // the run may come to another input, and has the result all the same
 			want, have = commandOf(emitted.Kind, emitted.Tool, emitted.Effect, ""), commandOf(c.Kind, c.Tool, c.Effect, "")
 		}

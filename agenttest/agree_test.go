@@ -39,10 +39,14 @@ type side struct {
 	}
 	run agent.Run
 	// What a test does past the ledger's methods.
-	expire      func(commandID string)
-	cancel      func()
-	replace     func() // by another execution
-	resolve     func(commandID string, r agent.Resolution) error
+	expire  func(commandID string)
+	cancel  func()
+	replace func() // by another execution
+	resolve func(commandID string, r agent.Resolution) error
+	// approval is the newest question about a command, "" for none; late lets its time be over.
+	approval    func(commandID string) string
+	late        func(commandID string)
+	approve     func(commandID, approvalID string, a agent.ApprovalAnswer) error
 	checkpoints func() []agent.Checkpoint
 	signal      func(in agent.Input) error
 	say         func(text string) (bool, error)
@@ -87,6 +91,16 @@ func inMemory(t require.TestingT) *side {
 		if c := m.runs[s.run.RunID].rows[id]; c != nil && !c.Deadline.IsZero() {
 			c.Deadline = time.Now().Add(-time.Millisecond)
 		}
+	}
+	s.approval = func(id string) string {
+		if c := m.runs[s.run.RunID].rows[id]; c != nil && c.Approval != nil {
+			return c.Approval.ApprovalID
+		}
+		return ""
+	}
+	s.late = func(id string) { m.runs[s.run.RunID].rows[id].Approval.ExpiresAt = time.Now().Add(-time.Millisecond) }
+	s.approve = func(id, approvalID string, a agent.ApprovalAnswer) error {
+		return m.decideApproval(s.run.RunID, id, approvalID, a)
 	}
 	s.expire = func(id string) {
 		if c := m.runs[s.run.RunID].rows[id]; c != nil {
@@ -133,6 +147,18 @@ func inPostgres(t require.TestingT, store *ledger.Ledger, db *pgxpool.Pool) *sid
 	}
 	s.due = func(id string) {
 		exec(`UPDATE commands SET deadline = now() - interval '1 ms' WHERE run_id = $1 AND command_id = $2 AND deadline IS NOT NULL`, id)
+	}
+	s.approval = func(id string) (approval string) {
+		err := db.QueryRow(ctx, `SELECT coalesce(max(approval_id::text), '') FROM commands WHERE run_id = $1 AND command_id = $2`, s.run.RunID, id).Scan(&approval)
+		require.NoError(t, err)
+		return approval
+	}
+	s.late = func(id string) {
+		exec(`UPDATE approvals SET expires_at = now() - interval '1 ms' WHERE approval_id = (SELECT approval_id FROM commands WHERE run_id = $1 AND command_id = $2)`, id)
+	}
+	s.approve = func(_, approvalID string, a agent.ApprovalAnswer) error {
+		_, err := store.DecideApproval(ctx, owner, approvalID, a)
+		return err
 	}
 	s.checkpoints = func() []agent.Checkpoint {
 		checkpoints, err := store.Checkpoints(ctx, s.run.RunID)
@@ -242,6 +268,43 @@ func (c subject) begin(more func(*agent.Begin)) step {
 		}
 		begun, err := s.gate.Begin(context.Background(), b)
 		return told(begun.Row, err, begun.Verdict, begun.DispatchNo, begun.Remaining > 0, begun.Wait > 0)
+	}}
+}
+
+// asks begins a command under a rule that wants an approval, with an argument.
+func (c subject) asks(n int) step {
+	s := c.begin(func(b *agent.Begin) {
+		b.Refusal = &agent.Refusal{Decision: "ask", Reason: "money", Expires: agent.Duration(time.Hour)}
+		b.Input = json.RawMessage(fmt.Sprintf(`{"n":%d}`, n))
+		b.InputHash, b.ArgumentsHash = fmt.Sprint("h", n), agent.ArgumentsHash(b.Input)
+		b.FailureMessage = &agent.Message{Role: agent.ToolMessage, ToolCallID: "call", ToolName: "put", CommandID: c.id}
+	})
+	s.says = fmt.Sprintf("%s under a rule that asks, with %d", s.says, n)
+	return s
+}
+
+// answered gives a word on the approval that a command waits for, if it does.
+func (c subject) answered(a agent.ApprovalAnswer) step {
+	return step{fmt.Sprintf("%s is answered %v %s", c.id, a.Approve, a.Arguments), func(s *side) string {
+		id := s.approval(c.id)
+		if id == "" {
+			return "not asked"
+		}
+		err := s.approve(c.id, id, a)
+		var conflict *agent.ConflictError
+		if errors.As(err, &conflict) {
+			return conflict.Reason
+		}
+		return told(nil, err)
+	}}
+}
+
+func (c subject) late() step {
+	return step{"the approval of " + c.id + " is over", func(s *side) string {
+		if s.approval(c.id) != "" {
+			s.late(c.id)
+		}
+		return ""
 	}}
 }
 
@@ -433,7 +496,7 @@ func (s *side) shown(t require.TestingT) (lines []string) {
 	for _, e := range events {
 		var data map[string]any
 		require.NoError(t, json.Unmarshal(e.Data, &data))
-		for _, volatile := range []string{"deadline", "checkpoint_id", "idempotency_key"} {
+		for _, volatile := range []string{"deadline", "checkpoint_id", "idempotency_key", "approval_id", "expires_at"} {
 			delete(data, volatile)
 		}
 		doc, err := json.Marshal(data)
@@ -541,6 +604,8 @@ func TestLedgersAgree(t *testing.T) {
 	w1next.epoch = 2
 	loop, loop2 := subject{id: "main#1", effect: agent.Idempotent, schedule: 1, attempt: 1, epoch: 1}, subject{id: "main#2", effect: agent.Idempotent, schedule: 2, attempt: 1, epoch: 1}
 	reconciles := func(begin *agent.Begin) { begin.Reconciles = true }
+	yes, no := agent.ApprovalAnswer{Approve: true, By: "ann"}, agent.ApprovalAnswer{By: "bob", Note: "no"}
+	edit := agent.ApprovalAnswer{Approve: true, By: "ann", Arguments: json.RawMessage(` {"n": 2}`), Shown: json.RawMessage(`{"n": 2}`)}
 	for name, steps := range map[string][]step{
 		"to the end": {a.begin(nil), a.commit(1, false), b.begin(nil), b.commit(1, false), answer.begin(nil), answer.commit(1, false), facts.finish(agent.Completed),
 			facts.finish(agent.Completed), a.begin(nil), facts.record(agent.Running)},
@@ -592,6 +657,20 @@ func TestLedgersAgree(t *testing.T) {
 		"said meanwhile":              {loop.beginTurn(true), say("red"), loop.commitTurn(1, 1), loop2.beginTurn(true), say("blue"), say("no, green"), loop2.commitTurn(1, 2), loop.beginTurn(false)},
 		"said before":                 {say("red"), loop.beginTurn(true), loop.commitTurn(1, 1), say("blue"), loop.beginTurn(false)},
 		"a loop":                      {turn.begin(nil), turn.commit(1, false), call.begin(nil), call.commit(1, false)},
+		"approved": {out.asks(1), facts.record(agent.Waiting), out.asks(1), out.answered(yes), out.answered(no), outAgain.asks(1), outAgain.commit(1, false), outAgain.asks(1),
+			out.answered(yes)},
+		"edited": {out.asks(1), out.answered(edit), outAgain.asks(1), outAgain.asks(2), outAgain.expire(), later.asks(1), later.asks(2), out.answered(edit), out.answered(yes),
+			facts.finish(agent.FailedStatus)},
+		"denied":                {call.asks(1), call.answered(no), call.answered(no), call.asks(1), call.asks(1), call.answered(yes)},
+		"expired":               {call.asks(1), call.late(), call.asks(1), call.answered(yes)},
+		"expired, and answered": {call.asks(1), call.late(), call.answered(yes), call.asks(1)},
+		"other arguments":       {out.asks(1), out.asks(2), out.answered(yes), out.asks(2), later.settle(agent.CodeMismatch), later.asks(1)},
+		"withdrawn":             {call.asks(1), b.asks(1), out.asks(1), cancelled, out.answered(yes), outAgain.asks(1), facts.finish(agent.Cancelled), out.answered(yes)},
+		"asked and forbidden":   {out.asks(1), out.begin(func(begin *agent.Begin) { begin.Refusal = &agent.Refusal{Decision: "forbid", Reason: "no"} }), out.answered(yes)},
+		"asked, and a policy that has changed its mind": {out.asks(1), out.begin(nil), out.answered(yes), out.begin(nil)},
+		"asked between tries":                           {a.begin(nil), a.conclude(1, agent.Released), a.asks(1), a.settle(agent.CodeTimeout), a.answered(yes), a.asks(1), a.commit(2, false)},
+		"asked when lost":                               {a.begin(nil), a.expire(), again.asks(1), again.answered(no), again.asks(1)},
+		"not of tools":                                  {answer.asks(1), a.begin(nil), open.asks(1), turn.asks(1)},
 		"given up by the gate": {a.begin(nil), a.conclude(1, agent.Released), a.begin(nil), a.conclude(2, agent.Released), a.begin(nil), a.conclude(3, agent.Released),
 			a.begin(nil), a.conclude(4, agent.Released), a.begin(nil), a.conclude(5, agent.Released), later.begin(nil)},
 	} {
@@ -618,7 +697,7 @@ func TestLedgersAgreeOnAnything(t *testing.T) {
 			}
 			no := rapid.IntRange(1, 3).Draw(t, "no")
 			switch rapid.SampledFrom([]string{"begin", "begin", "begin", "begin", "commit", "commit", "conclude", "settle", "renew", "expire", "expire", "resolve", "record",
-				"cancel", "replace", "finish", "value", "await", "await", "await", "due", "signal", "signal", "say", "turn", "answer"}).Draw(t, "what") {
+				"cancel", "replace", "finish", "value", "await", "await", "await", "due", "signal", "signal", "say", "turn", "answer", "asks", "asks", "asks", "answered", "late"}).Draw(t, "what") {
 			case "await":
 				c.id, c.effect = rapid.SampledFrom([]string{"a", "b", "answer"}).Draw(t, "wait"), agent.Deterministic
 				steps[i] = c.await(rapid.SampledFrom([]string{"go", "go", "stop", ""}).Draw(t, "signal"), rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "for"),
@@ -638,12 +717,22 @@ func TestLedgersAgreeOnAnything(t *testing.T) {
 			case "begin":
 				reconciles := rapid.Bool().Draw(t, "reconciles")
 				steps[i] = c.begin(func(b *agent.Begin) { b.Reconciles = reconciles })
+			case "asks":
+				steps[i] = c.asks(rapid.IntRange(1, 2).Draw(t, "argument"))
+			case "answered":
+				answer := agent.ApprovalAnswer{Approve: rapid.Bool().Draw(t, "approve"), By: "ann", Note: "so"}
+				if answer.Approve && rapid.Bool().Draw(t, "edit") {
+					answer.Arguments = json.RawMessage(`{"n":2}`)
+				}
+				steps[i] = c.answered(answer)
+			case "late":
+				steps[i] = c.late()
 			case "commit":
 				steps[i] = c.commit(no, rapid.IntRange(0, 4).Draw(t, "reconciled") == 0)
 			case "conclude":
 				steps[i] = c.conclude(no, rapid.SampledFrom([]agent.CommandState{agent.Released, agent.CommandFailed, agent.CommandAborted, agent.CommandInDoubt, agent.Dispatched}).Draw(t, "state"))
 			case "settle":
-				steps[i] = c.settle(rapid.SampledFrom([]agent.Code{agent.CodeTimeout, agent.CodeCancelled}).Draw(t, "code"))
+				steps[i] = c.settle(rapid.SampledFrom([]agent.Code{agent.CodeTimeout, agent.CodeCancelled, agent.CodeMismatch}).Draw(t, "code"))
 			case "renew":
 				steps[i] = c.renew(no)
 			case "expire":
@@ -652,7 +741,7 @@ func TestLedgersAgreeOnAnything(t *testing.T) {
 				c.id = rapid.SampledFrom([]string{"b", "a/open"}).Draw(t, "doubt") // a call of a turn that is not on record is never in doubt
 				steps[i] = c.resolve(rapid.SampledFrom([]agent.Outcome{agent.OutcomeCommitted, agent.OutcomeFailed, agent.OutcomeRetry}).Draw(t, "outcome"))
 			case "record":
-				steps[i] = c.record(rapid.SampledFrom([]agent.Status{"", agent.Running, agent.InDoubt}).Draw(t, "status"))
+				steps[i] = c.record(rapid.SampledFrom([]agent.Status{"", agent.Running, agent.InDoubt, agent.Waiting}).Draw(t, "status"))
 			case "cancel":
 				steps[i] = cancelled
 			case "value":

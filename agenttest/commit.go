@@ -231,7 +231,7 @@ func (t *txn) resolved() {
 // askAbout has a person answer for a command in doubt, if the test has said how.
 func (t *txn) askAbout(commandID string) {
 	r, ok := t.answers[commandID]
-	if !ok || t.run.doubt == nil {
+	if !ok || t.run.later == nil {
 		return
 	}
 	delete(t.answers, commandID)
@@ -240,8 +240,10 @@ func (t *txn) askAbout(commandID string) {
 		news.CommandID = owner
 		news.DispatchNo = t.run.rows[owner].DispatchNo
 	}
-	runID, doubt := t.run.RunID, t.run.doubt
-	t.after = append(t.after, func() { doubt(news, func() error { return t.memory.resolveByHand(runID, commandID, r) }) })
+	runID, later := t.run.RunID, t.run.later
+	t.after = append(t.after, func() {
+		later(agent.ResolvedSignal, news, func() error { return t.memory.resolveByHand(runID, commandID, r) })
+	})
 }
 
 // resolveByHand takes a person's word on a command in doubt. One that is not in doubt any more stays as it is.

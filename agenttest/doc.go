@@ -20,8 +20,13 @@
 // to a react run that is at work.
 //
 // [Harness.Crash] loses the worker at a point on a command's way through the commit gate; [Harness.Resolve] answers for a
-// command in doubt; [Harness.Cancel] stops the run. [Result.RequireReplays] audits the run: its record alone gives it again.
-// [ReplayHistory] holds a history that a real server recorded to the workflow.
+// command in doubt; [Harness.Cancel] stops the run. A call that needs an approval waits until [Harness.Answer] has said what somebody
+// answers, or expires:
+//
+//	h.Answer("main#1.0", agent.ApprovalAnswer{Approve: true, By: "ada", Arguments: json.RawMessage(`{"order": "18"}`)})
+//
+// [Result.RequireReplays] audits the run: its record alone gives it again. [ReplayHistory] holds a history that a real server recorded
+// to the workflow.
 //
 // What differs from a real server: an activity is tried ten times and no more, a retry comes after the backoff of the retry
 // policy whatever the gate asked for, a cancellation ends an activity for its workflow at once, and the order of commands that

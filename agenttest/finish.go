@@ -75,7 +75,11 @@ func (t *txn) settle(call agent.SettleCall) error {
 			return t.decide(d, agent.CommandAborted, reason, 0)
 		}
 		return t.decide(d, agent.CommandFailed, reason, 0)
-	case agent.Fenced, agent.CommandWaiting, agent.Committed, agent.CommandFailed, agent.CommandAborted, agent.CommandInDoubt:
+	case agent.CommandWaiting:
+		if reason.Code == agent.CodeMismatch {
+			return t.decide(d, agent.CommandFailed, reason, 0)
+		}
+	case agent.Fenced, agent.Committed, agent.CommandFailed, agent.CommandAborted, agent.CommandInDoubt:
 	}
 	return nil
 }
@@ -91,6 +95,9 @@ func (m *memory) Finish(_ context.Context, call agent.FinishCall) (reply agent.F
 				}
 			}
 			return nil
+		}
+		if err := t.withdrawApprovals(); err != nil {
+			return err
 		}
 		for _, id := range slices.Sorted(maps.Keys(t.run.rows)) {
 			c := t.run.rows[id]

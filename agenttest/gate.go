@@ -27,7 +27,7 @@ func (m *memory) Begin(_ context.Context, b agent.Begin) (begun agent.Begun, err
 			record = &t.command.CommandRow
 		}
 		begun = agent.Begun{Verdict: agent.Admit(record, agent.Ask{Dispatch: b.Dispatch, InputHash: b.InputHash,
-			Reconciles: b.Reconciles, VoidNo: b.VoidNo}, t.now)}
+			Reconciles: b.Reconciles, VoidNo: b.VoidNo, ArgumentsHash: b.ArgumentsHash}, t.now)}
 		if err := t.begin(b, &begun); err != nil {
 			return err
 		}
@@ -78,7 +78,8 @@ func (t *txn) begin(b agent.Begin, begun *agent.Begun) error {
 		if b.Ends && !t.command.GoesOn && agent.EndsNode(t.command.Kind, t.command.Result) && !t.run.state.Finished.Has(b.NodeIndex) {
 			return t.finishNode(b.Call, t.command.Kind, t.command.Result)
 		}
-	case agent.InjectFailure, agent.IsInDoubt, agent.Refuse, agent.Mismatch:
+	case agent.InjectFailure, agent.IsInDoubt, agent.Refuse, agent.Mismatch, agent.UseArguments:
+	case agent.MustAwait, agent.IsPaused: // not of Admit's making
 	}
 	return nil
 }
@@ -100,7 +101,10 @@ func (t *txn) failureMessage(m *agent.Message, reason *agent.Error) {
 
 // refuse puts on record that the policy is against a command.
 func (t *txn) refuse(b agent.Begin, begun *agent.Begun) error {
-	if t.command == nil || t.command.DispatchNo == 0 {
+	if err := t.takeBack(); err != nil {
+		return err
+	}
+	if !t.hasOpened() {
 		if err := t.openNode(b); err != nil {
 			return err
 		}
@@ -124,8 +128,13 @@ func (t *txn) refuse(b agent.Begin, begun *agent.Begun) error {
 }
 
 func (t *txn) dispatch(b agent.Begin, begun *agent.Begun) error {
-	if b.Refusal != nil {
+	switch asks := approves(b); {
+	case b.Refusal != nil && !asks:
 		return t.refuse(b, begun)
+	case asks, t.wasAsked():
+		if approved, err := t.askApproval(b, begun); err != nil || !approved {
+			return err
+		}
 	}
 	begun.DispatchNo, begun.Remaining = 1, time.Duration(b.Timeout)
 	if t.command != nil {
@@ -154,7 +163,7 @@ func (t *txn) writeRow(b agent.Begin, dispatchNo int, deadline time.Time) {
 		c.model = b.Model.Model
 	}
 	if old := t.command; old != nil {
-		c.BaseNo, c.Resolution = old.BaseNo, old.Resolution
+		c.BaseNo, c.Resolution, c.Approval, c.askedNo = old.BaseNo, old.Resolution, old.Approval, old.askedNo
 		if old.DispatchNo > 0 {
 			c.emittedAt = old.emittedAt
 		}
@@ -168,11 +177,16 @@ func (t *txn) writeRow(b agent.Begin, dispatchNo int, deadline time.Time) {
 
 // emit appends what precedes the first execution of a command.
 func (t *txn) emit(b agent.Begin, deadline time.Time) error {
-	if err := t.openNode(b); err != nil {
-		return err
+	if !t.hasOpened() {
+		if err := t.openNode(b); err != nil {
+			return err
+		}
 	}
 	data := agent.CommandEmittedData{Kind: b.Kind, Tool: b.Tool, Model: b.Model, Effect: b.Effect, InputHash: b.InputHash, Heard: b.Heard,
 		IdempotencyKey: agent.IdempotencyKey(b.RunID, b.CommandID), Deadline: deadline}
+	if t.wasAsked() {
+		data.ApprovalID, data.ArgumentsHash = t.command.Approval.ApprovalID, b.ArgumentsHash
+	}
 	if b.Input != nil {
 		shown := agent.ShowValue(b.Input)
 		if b.Shown != nil {
@@ -184,6 +198,11 @@ func (t *txn) emit(b agent.Begin, deadline time.Time) error {
 		return err
 	}
 	return t.checkpoint(b.Checkpoint, b.NodeID, b.CommandID)
+}
+
+// hasOpened reports whether the command has opened its node: when it was dispatched before, or when somebody was asked about it.
+func (t *txn) hasOpened() bool {
+	return t.command != nil && (t.command.DispatchNo > 0 || t.command.Approval != nil)
 }
 
 func (t *txn) openNode(b agent.Begin) error {

@@ -19,6 +19,7 @@ import (
 	"runledger/agent"
 	"runledger/model"
 	"runledger/policy"
+	"runledger/predicate"
 	"runledger/replay"
 	"runledger/tool"
 	"runledger/worker"
@@ -41,6 +42,8 @@ type Config struct {
 	// Policy are the agent's rules, PolicyFunc what a worker asks in code.
 	Policy     *agent.Policy
 	PolicyFunc policy.Func
+	// ApprovalTimeout is how long an approval is waited for; zero is the default. See [Harness.Answer].
+	ApprovalTimeout agent.Duration
 	// Tx is what tools with the power [tool.TxTool] get for a transaction. Undoing it is the test's business.
 	Tx agent.Tx
 }
@@ -110,8 +113,11 @@ func New(t testing.TB, cfg Config) *Harness {
 	if cfg.Model == nil {
 		t.Fatal("agenttest: Config.Model is not set")
 	}
-	if err := policy.Check(cfg.Policy); err != nil {
-		t.Fatalf("agenttest: policy: %v", err)
+	h.ledger.edited = h.edited(tools)
+	for _, check := range []func(*agent.Policy) error{policy.Check, predicate.CheckPolicy} {
+		if err := check(cfg.Policy); err != nil {
+			t.Fatalf("agenttest: policy: %v", err)
+		}
 	}
 	h.acts, err = activities.New(activities.Config{Ledger: h.ledger, Tools: tools, Policy: cfg.PolicyFunc, At: h.at,
 		Models: func(string) model.Client { return cfg.Model }})
@@ -120,7 +126,7 @@ func New(t testing.TB, cfg Config) *Harness {
 	}
 	blueprint := agent.Blueprint{Name: "test", Mode: h.cfg.Mode, Model: agent.ModelRef{Name: "default", Provider: "scripted", Model: "scripted"},
 		Instructions: cfg.Instructions, Tools: []string{"*"}, Limits: cfg.Limits, History: cfg.History,
-		Policy: cfg.Policy}
+		Policy: cfg.Policy, ApprovalTimeout: cfg.ApprovalTimeout}
 	if h.def, err = blueprint.Resolve(tools.Refs()); err != nil {
 		t.Fatalf("agenttest: %v", err)
 	}
@@ -251,12 +257,12 @@ func (h *Harness) Run(input string) *Result {
 	env.SetTestTimeout(patience)
 	env.SetWorkerOptions(sdkworker.Options{DeadlockDetectionTimeout: patience})
 	worker.Register(env, h.acts)
-	in, err := h.ledger.accept(run, plan, source, env.Now, func(intent agent.Intent, answer func() error) {
+	in, err := h.ledger.accept(run, plan, source, env.Now, func(signal string, intent agent.Intent, answer func() error) {
 		env.RegisterDelayedCallback(func() {
 			if err := answer(); err != nil {
-				h.t.Errorf("agenttest: resolve command %s: %v", intent.CommandID, err)
+				h.t.Errorf("agenttest: answer for command %s: %v", intent.CommandID, err)
 			}
-			env.SignalWorkflow(agent.ResolvedSignal, intent)
+			env.SignalWorkflow(signal, intent)
 		}, answerAfter)
 	})
 	if err != nil {

@@ -26,6 +26,11 @@ type memory struct {
 	messages       []agent.Message
 	// answers are what a person says of commands in doubt.
 	answers map[string]agent.Resolution
+	// approvals are what somebody answers when asked about a command, edited checks the arguments of such an answer, and asked
+	// counts the questions.
+	approvals map[string]agent.ApprovalAnswer
+	edited    func(tool string, a agent.ApprovalAnswer) (agent.ApprovalAnswer, error)
+	asked     int
 	// stops are those who wait for news of a run that is to stop.
 	stops map[chan struct{}]string
 }
@@ -45,8 +50,8 @@ type run struct {
 	// clock is that of the run's environment, ahead what a test has let pass besides.
 	clock func() time.Time
 	ahead time.Duration
-	// doubt tells the environment that a command is in doubt, and how it is answered.
-	doubt func(news agent.Intent, answer func() error)
+	// later lets the environment answer for a person, after a while, and send the news.
+	later func(signal string, news agent.Intent, answer func() error)
 	// ask brings an intent to the execution, nil where there is none.
 	ask func(signal string, i agent.Intent)
 }
@@ -61,10 +66,11 @@ type row struct {
 	latencyMS int64
 	emittedAt time.Time
 	decidedAt *time.Time
+	askedNo   int // which question of the ledger its approval is
 }
 
 func newMemory(tx agent.Tx) *memory {
-	return &memory{tx: tx, conversationID: newID(), runs: map[string]*run{}, answers: map[string]agent.Resolution{},
+	return &memory{tx: tx, conversationID: newID(), runs: map[string]*run{}, answers: map[string]agent.Resolution{}, approvals: map[string]agent.ApprovalAnswer{},
 		stops: map[chan struct{}]string{}}
 }
 
@@ -198,10 +204,10 @@ func (t *txn) message(m agent.Message) {
 }
 
 // accept makes a run, as it stands when its execution starts, and gives the input of that.
-func (m *memory) accept(r agent.Run, plan *agent.Plan, source string, clock func() time.Time, doubt func(agent.Intent, func() error)) (agent.RunInput, error) {
+func (m *memory) accept(r agent.Run, plan *agent.Plan, source string, clock func() time.Time, later func(string, agent.Intent, func() error)) (agent.RunInput, error) {
 	m.mu.Lock()
 	r.ConversationID, r.Status, r.StartSequence, r.CreatedAt = m.conversationID, agent.Running, m.last+1, clock().UTC()
-	m.runs[r.RunID] = &run{Run: r, plan: plan, rows: map[string]*row{}, lastFact: map[int]int{}, clock: clock, doubt: doubt}
+	m.runs[r.RunID] = &run{Run: r, plan: plan, rows: map[string]*row{}, lastFact: map[int]int{}, clock: clock, later: later}
 	m.mu.Unlock()
 	var in agent.RunInput
 	err := m.write(scope{runID: r.RunID, epoch: r.Epoch}, func(t *txn) error {

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,7 +17,7 @@ import (
 	"runledger/sse"
 )
 
-// Config says what the API serves and to whom. Ledger, Agents and CheckArguments are required.
+// Config says what the API serves and to whom. Ledger, Agents, CheckArguments and EditArguments are required.
 type Config struct {
 	Ledger Ledger
 	// Agents are those that a request may name.
@@ -25,6 +26,9 @@ type Config struct {
 	Models []agent.ModelRef
 	// CheckArguments makes the check of tool arguments in plans, for the tools of an agent.
 	CheckArguments func(tools []agent.ToolRef) (agent.CheckArguments, error)
+	// EditArguments checks the arguments that somebody approves in the place of those that a tool was to be called with, and gives
+	// them as they are called with and as they may be shown.
+	EditArguments func(tool agent.ToolRef, asked, by json.RawMessage) (edited, shown json.RawMessage, faults []agent.PlanFault, err error)
 	// Verifier verifies runs, with Temporal as the second witness. Without one the ledger's own side is all there is.
 	Verifier Verifier
 	// Tokens says who may call. Without it everybody is an operator, and the owner of everything is "local": serve nobody but
@@ -65,6 +69,8 @@ func New(cfg Config) (*API, error) {
 		return nil, errors.New("api: at least one agent is needed")
 	case cfg.CheckArguments == nil:
 		return nil, errors.New("api: a check of tool arguments is needed")
+	case cfg.EditArguments == nil:
+		return nil, errors.New("api: a check of edited arguments is needed")
 	}
 	seen := map[string]bool{}
 	for _, b := range cfg.Agents {
@@ -152,6 +158,12 @@ func (a *API) endpoints() []route {
 		{"POST", run + "/resume", auth.User, brief, a.postResume},
 		{"POST", run + "/signal", auth.User, brief, a.postSignal},
 		{"POST", run + "/fork", auth.User, lasting, a.postFork},
+
+		{"POST", run + "/approvals/{approval_id}", auth.User, brief, a.postApproval},
+
+		{"GET", root + "/approvals", auth.Viewer, brief, a.getApprovals},
+		{"GET", root + "/approvals/{approval_id}", auth.Viewer, brief, a.getApproval},
+		{"POST", root + "/approvals/{approval_id}", auth.User, brief, a.postApproval},
 
 		{"GET", root + "/conversations", auth.Viewer, brief, a.getConversations},
 		{"GET", conversation, auth.Viewer, brief, a.getConversation},

@@ -1,19 +1,23 @@
 package api
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
 	"runledger/auth"
 	"runledger/internal/pgtest"
 	"runledger/ledger"
+	"runledger/policy"
 )
 
 // attack is an API over a real ledger, where owner a has something and owner b wants it.
@@ -29,7 +33,8 @@ type attack struct {
 
 func newAttack(t testing.TB) *attack {
 	t.Helper()
-	store, err := ledger.Open(t.Context(), pgtest.Database(t), ledger.Options{})
+	url := pgtest.Database(t)
+	store, err := ledger.Open(t.Context(), url, ledger.Options{})
 	require.NoError(t, err)
 	t.Cleanup(store.Close)
 	require.NoError(t, store.PublishTools(t.Context(), "default", newFakeLedger().tools))
@@ -37,6 +42,9 @@ func newAttack(t testing.TB) *attack {
 	x.bench = newBench(t, func(c *Config) { c.Ledger, c.Tokens = store, x.keys })
 	require.Equal(t, 1, x.keys.Replace(allTokens()))
 	x.older, x.open, x.ended, x.newer = x.start("b"), x.start("a"), x.start("a"), x.start("b")
+	for _, run := range []agent.Run{x.older, x.open, x.ended, x.newer} {
+		x.waits(url, run)
+	}
 	require.Equal(t, 200, x.ask("POST", runPath(x.ended.RunID)+"/cancel", "", bearer("a", auth.User)).Code)
 	// Whatever happened, nobody was told a token, and no log has one.
 	t.Cleanup(func() {
@@ -61,6 +69,24 @@ func (x *attack) start(owner string) agent.Run {
 	return document[agent.Run](x.t, w)
 }
 
+// waits lets a run wait for an approval. Its id is that of the run's message, so that whoever knows the run can name it.
+func (x *attack) waits(url string, run agent.Run) {
+	x.t.Helper()
+	begun, err := x.store.Begin(x.t.Context(), agent.Begin{
+		Call: agent.Call{Scope: agent.Scope{RunID: run.RunID, Epoch: 1}, CommandID: "main#1.0", NodeID: "main", Schedule: 1, Refusal: &agent.Refusal{Decision: policy.Ask},
+			Timeout: agent.Duration(time.Minute)},
+		Dispatch: agent.Dispatch{Epoch: 1, Schedule: 1, Attempt: 1}, Kind: agent.ToolCommand, Tool: "calculator", Effect: agent.External, InputHash: "h",
+		Input: json.RawMessage(`{"expression":"6*7"}`), ArgumentsHash: agent.ArgumentsHash(json.RawMessage(`{"expression":"6*7"}`))})
+	require.NoError(x.t, err)
+	db, err := pgx.Connect(x.t.Context(), url)
+	require.NoError(x.t, err)
+	defer func() { require.NoError(x.t, db.Close(x.t.Context())) }()
+	for _, sql := range []string{`UPDATE approvals SET approval_id = $1 WHERE approval_id = $2`, `UPDATE commands SET approval_id = $1 WHERE approval_id = $2`} {
+		_, err = db.Exec(x.t.Context(), sql, run.MessageID, begun.Awaits.ApprovalID)
+		require.NoError(x.t, err)
+	}
+}
+
 // ask asks under one request id, so that answers can be compared.
 func (x *attack) ask(method, path, body string, headers ...string) *httptest.ResponseRecorder {
 	x.t.Helper()
@@ -80,6 +106,8 @@ var bodies = map[string]string{
 	root + "/runs/{run_id}/commands/{command_id}/resolve": `{"outcome":"failed"}`,
 	root + "/runs/{run_id}/signal":                        `{"name":"go"}`,
 	root + "/runs/{run_id}/fork":                          `{"wait":0}`,
+	root + "/runs/{run_id}/approvals/{approval_id}":       `{"decision":"deny"}`,
+	root + "/approvals/{approval_id}":                     `{"decision":"deny"}`,
 }
 
 var parameter = regexp.MustCompile(`\{(\w+)\}`)
@@ -94,6 +122,8 @@ func pathOf(pattern string, run agent.Run) string {
 			return run.ConversationID
 		case "{command_id}":
 			return "main%231"
+		case "{approval_id}":
+			return run.MessageID
 		default:
 			return uuid.NewString()
 		}
@@ -132,7 +162,7 @@ func (x *attack) snapshot() (all []string) {
 	x.t.Helper()
 	for _, run := range []agent.Run{x.open, x.ended} {
 		for _, path := range []string{runPath(run.RunID), runPath(run.RunID) + "/commands", root + "/conversations/" + run.ConversationID + "/events?profile=ledger",
-			root + "/conversations/" + run.ConversationID, root + "/conversations/" + run.ConversationID + "/messages", root + "/runs", root + "/conversations"} {
+			root + "/conversations/" + run.ConversationID, root + "/conversations/" + run.ConversationID + "/messages", root + "/runs", root + "/conversations", root + "/approvals?state=all"} {
 			w := x.ask("GET", path, "", bearer("a", auth.Operator))
 			require.Equal(x.t, 200, w.Code)
 			all = append(all, w.Body.String())
@@ -200,7 +230,7 @@ func TestAnotherOwnersIDsAreNotThere(t *testing.T) {
 	x := newAttack(t)
 	before := x.snapshot()
 	x.eachRoute(func(method, pattern string) {
-		if !strings.Contains(pattern, "{run_id}") && !strings.Contains(pattern, "{conversation_id}") {
+		if !parameter.MatchString(pattern) {
 			return
 		}
 		headers, queries := []string{"Accept: application/json"}, []string{""}
@@ -232,6 +262,7 @@ func TestListsAndCursorsTellNothingOfOthers(t *testing.T) {
 		require.NotContains(t, body, x.open.RunID)
 		require.NotContains(t, body, x.ended.RunID)
 	}
+	require.Len(t, document[struct{ Approvals []agent.Approval }](t, x.ask("GET", root+"/approvals", "", bee)).Approvals, 2)
 	for _, ask := range []func(agent.Run) string{
 		func(r agent.Run) string { return root + "/runs?before=" + r.RunID },
 		func(r agent.Run) string { return root + "/runs?before=" + r.RunID + "&limit=1" },
@@ -240,6 +271,8 @@ func TestListsAndCursorsTellNothingOfOthers(t *testing.T) {
 			return root + "/runs?before=" + x.newer.RunID + "&conversation_id=" + r.ConversationID
 		},
 		func(r agent.Run) string { return root + "/conversations?before=" + r.ConversationID },
+		func(r agent.Run) string { return root + "/approvals?state=all&run_id=" + r.RunID },
+		func(r agent.Run) string { return root + "/approvals?state=all&before=" + r.MessageID },
 		// Its own paths with the other's ids in them.
 		func(r agent.Run) string { return runPath(x.older.RunID) + "/commands/" + r.RunID },
 		func(r agent.Run) string { return runPath(x.older.RunID) + "/events?run_id=" + r.RunID },

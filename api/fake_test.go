@@ -513,3 +513,19 @@ func (l *fakeLedger) seed(t testing.TB, owner, conversationID string) agent.Run 
 	l.accepted = nil
 	return run
 }
+
+func (l *fakeLedger) Approvals(context.Context, agent.ApprovalFilter) ([]agent.Approval, bool, error) {
+	return nil, false, l.failure
+}
+
+func (l *fakeLedger) Approval(_ context.Context, _, id string) (agent.Approval, error) {
+	return agent.Approval{}, &agent.NotFoundError{What: "approval", ID: id}
+}
+
+func (l *fakeLedger) DecideApproval(ctx context.Context, owner, id string, _ agent.ApprovalAnswer) (agent.Approval, error) {
+	return l.Approval(ctx, owner, id)
+}
+
+func (l *fakeLedger) CommandInput(context.Context, string, string) (json.RawMessage, error) {
+	return nil, l.failure
+}

@@ -24,6 +24,7 @@ import (
 	"runledger/agent"
 	"runledger/internal/pgtest"
 	"runledger/ledger"
+	"runledger/tool"
 )
 
 func TestMain(m *testing.M) {
@@ -96,7 +97,7 @@ func checkCalculator(tools []agent.ToolRef) (agent.CheckArguments, error) {
 func newBench(t testing.TB, change ...func(*Config)) *bench {
 	t.Helper()
 	b := &bench{t: t, ledger: newFakeLedger(), spec: loadSpec(t), logged: new(bytes.Buffer)}
-	cfg := Config{Ledger: b.ledger, Agents: testAgents(), CheckArguments: checkCalculator,
+	cfg := Config{Ledger: b.ledger, Agents: testAgents(), CheckArguments: checkCalculator, EditArguments: tool.EditCall,
 		Logger: slog.New(slog.NewTextHandler(b.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for _, c := range change {
 		c(&cfg)

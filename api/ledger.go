@@ -14,6 +14,7 @@ import (
 type Ledger interface {
 	Acceptor
 	Resolver
+	Approver
 	Controller
 	Forker
 	RunReader

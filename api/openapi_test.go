@@ -13,6 +13,7 @@ import (
 
 	"runledger/agent"
 	"runledger/sse"
+	"runledger/tool"
 )
 
 func TestRoutesAreThoseOfTheSpecification(t *testing.T) {
@@ -90,6 +91,7 @@ func TestProblemTypesAreThoseOfTheSpecification(t *testing.T) {
 	b := newBench(t)
 	kinds := map[string]bool{agent.ConflictKeyReused: true, agent.ConflictMessageID: true, agent.ConflictRunEnded: true, agent.ConflictRunOpen: true, agent.ConflictQueueFull: true, agent.ConflictSteer: true, agent.ConflictNotInDoubt: true,
 		agent.ConflictInputReused: true, agent.ConflictInputs: true,
+		agent.ConflictApprovalDecided: true, agent.ConflictApprovalExpired: true,
 		"invalid-parameter": true}
 	call := regexp.MustCompile(`(?:newProblem|faultyBody|unavailable)\((?:http\.Status\w+, )?"([a-z-]+)"`)
 	files, err := filepath.Glob("*.go")
@@ -122,13 +124,14 @@ func TestSpecificationIsServed(t *testing.T) {
 
 func TestNewWantsWhatItNeeds(t *testing.T) {
 	t.Parallel()
-	good := Config{Ledger: newFakeLedger(), Agents: testAgents(), CheckArguments: checkCalculator}
+	good := Config{Ledger: newFakeLedger(), Agents: testAgents(), CheckArguments: checkCalculator, EditArguments: tool.EditCall}
 	_, err := New(good)
 	require.NoError(t, err)
 	for name, change := range map[string]func(*Config){
 		"ledger":   func(c *Config) { c.Ledger = nil },
 		"agent":    func(c *Config) { c.Agents = nil },
 		"check":    func(c *Config) { c.CheckArguments = nil },
+		"edited":   func(c *Config) { c.EditArguments = nil },
 		"differ":   func(c *Config) { c.Agents = append(testAgents(), testAgents()...) },
 		`agent ""`: func(c *Config) { c.Agents = []agent.Blueprint{{}} },
 	} {

@@ -145,6 +145,9 @@ func (a *API) runObject(ctx context.Context, run agent.Run) (runObject, error) {
 		return runObject{}, fmt.Errorf("read the plan of run %s: %w", run.RunID, err)
 	}
 	view := newRunView(run, plan)
+	if view.object.Approvals, err = a.openApprovals(ctx, run); err != nil {
+		return runObject{}, err
+	}
 	if run.Status == agent.Queued {
 		if view.object.QueuedBehind, err = a.cfg.Ledger.QueuedBehind(ctx, run.RunID); err != nil {
 			return runObject{}, fmt.Errorf("read what run %s waits for: %w", run.RunID, err)

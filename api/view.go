@@ -55,9 +55,11 @@ type runObject struct {
 	Steps             []stepObject    `json:"steps"`
 	ToolCalls         []toolCall      `json:"tool_calls"`
 	InDoubt           []doubt         `json:"in_doubt"`
-	Metrics           metrics         `json:"metrics"`
-	LastSequence      int64           `json:"last_sequence"`
-	EventsURL         string          `json:"events_url"`
+	// Approvals are those that the run waits for.
+	Approvals    []approvalObject `json:"approvals"`
+	Metrics      metrics          `json:"metrics"`
+	LastSequence int64            `json:"last_sequence"`
+	EventsURL    string           `json:"events_url"`
 
 	// WaitsFor are the wait nodes that wait, while the run has not ended.
 	WaitsFor []agent.OpenWait `json:"waits_for,omitempty"`

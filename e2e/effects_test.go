@@ -16,6 +16,7 @@ type effects struct {
 	*httptest.Server
 	mu      sync.Mutex
 	calls   map[string]int
+	paths   map[string][]string // what was asked for, by idempotency key
 	holding chan string
 	gone    chan string // those whose caller went away while they were held
 	release chan struct{}
@@ -25,7 +26,7 @@ type effects struct {
 
 func startEffects(t testing.TB) *effects {
 	t.Helper()
-	e := &effects{calls: map[string]int{}, holding: make(chan string, 1024), gone: make(chan string, 1024), release: make(chan struct{})}
+	e := &effects{calls: map[string]int{}, paths: map[string][]string{}, holding: make(chan string, 1024), gone: make(chan string, 1024), release: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/do/{what}", func(w http.ResponseWriter, r *http.Request) { e.answer(w, r) })
 	mux.HandleFunc("/hold/{what}", func(w http.ResponseWriter, r *http.Request) {
@@ -61,7 +62,9 @@ func startEffects(t testing.TB) *effects {
 func (e *effects) note(r *http.Request) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.calls[r.Header.Get("Idempotency-Key")]++
+	key := r.Header.Get("Idempotency-Key")
+	e.calls[key]++
+	e.paths[key] = append(e.paths[key], r.Method+" "+r.URL.Path)
 }
 
 func (e *effects) answer(w http.ResponseWriter, r *http.Request) {
@@ -77,6 +80,13 @@ func (e *effects) count(key string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.calls[key]
+}
+
+// did is what was asked for under an idempotency key.
+func (e *effects) did(key string) []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.paths[key]
 }
 
 // held waits until an effect is at work and returns its idempotency key.

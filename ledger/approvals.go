@@ -44,6 +44,20 @@ func (t *txn) askApproval(b agent.Begin, begun *agent.Begun) (approved bool, err
 	return false, nil
 }
 
+// wasAsked reports whether somebody was asked about the command, and the question or its answer stands.
+func (t *txn) wasAsked() bool {
+	return t.command != nil && t.command.Approval != nil && t.command.Approval.State != agent.ApprovalWithdrawn
+}
+
+// takeBack withdraws the question whether a call may be made that is refused anyhow.
+func (t *txn) takeBack(b agent.Begin) error {
+	if !t.wasAsked() || t.command.Approval.State != agent.ApprovalOpen {
+		return nil
+	}
+	t.command.Approval.State = agent.ApprovalWithdrawn
+	return t.resolveApproval(b.NodeID, b.CommandID, t.command.Approval, nil)
+}
+
 // takeRow gives the row of a command that is not dispatched to whoever has begun it.
 func (t *txn) takeRow(b agent.Begin) {
 	t.command.NodeID, t.command.Kind, t.command.Tool, t.command.Effect = b.NodeID, b.Kind, b.Tool, b.Effect
@@ -55,7 +69,7 @@ func (t *txn) requestApproval(b agent.Begin) (*agent.ApprovalRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.command == nil || t.command.DispatchNo == 0 {
+	if !t.hasOpened() {
 		if err := t.openNode(b); err != nil {
 			return nil, err
 		}
@@ -69,7 +83,7 @@ func (t *txn) requestApproval(b agent.Begin) (*agent.ApprovalRow, error) {
 	if expires <= 0 {
 		expires = agent.DefaultApprovalTimeout
 	}
-	asked := &agent.ApprovalRow{ApprovalID: id.String(), State: agent.ApprovalOpen, Hash: b.ArgumentsHash, ExpiresAt: t.now.Add(time.Duration(expires)).UTC()}
+	asked := &agent.ApprovalRow{ApprovalID: id.String(), State: agent.ApprovalOpen, Asked: b.ArgumentsHash, Hash: b.ArgumentsHash, ExpiresAt: t.now.Add(time.Duration(expires)).UTC()}
 	shown := b.Shown
 	if shown == nil {
 		shown = b.Input
@@ -102,8 +116,14 @@ func (t *txn) requestApproval(b agent.Begin) (*agent.ApprovalRow, error) {
 // without their secrets; nil for none.
 func (t *txn) resolveApproval(nodeID, commandID string, a *agent.ApprovalRow, shown json.RawMessage) error {
 	data := agent.ApprovalResolvedData{ApprovalID: a.ApprovalID, Outcome: a.State, By: a.By, Note: a.Note}
-	if a.Edited != nil {
-		value := agent.ShowValue(agent.CanonicalJSON(shown))
+	if a.Edited == nil {
+		shown = nil
+	} else {
+		if shown == nil {
+			shown = a.Edited
+		}
+		shown = agent.CanonicalJSON(shown)
+		value := agent.ShowValue(shown)
 		data.Arguments, data.ArgumentsHash = &value, a.Hash
 	}
 	if err := t.event(agent.ApprovalResolved, nodeID, commandID, 0, data); err != nil {
@@ -137,26 +157,22 @@ func (l *Ledger) DecideApproval(ctx context.Context, owner, approvalID string, a
 		if err != nil {
 			return err
 		}
-		given := agent.ApprovalRow{ApprovalID: approvalID, State: agent.ApprovalDenied, Hash: a.Hash, ExpiresAt: a.ExpiresAt,
-			By: textSafe(answer.By), Note: textSafe(answer.Note)}
-		if answer.Approve {
-			given.State = agent.ApprovalApproved
-		}
-		if answer.Arguments != nil {
-			given.Edited, given.Hash = answer.Arguments, agent.ArgumentsHash(answer.Arguments)
-		}
+		given := a.Given(answer)
+		given.By, given.Note = textSafe(given.By), textSafe(given.Note)
 		switch {
-		case a.State == given.State && a.Hash == given.Hash:
+		case a.Same(given):
 			return nil
 		case a.State == agent.ApprovalExpired:
 			return &agent.ConflictError{Reason: agent.ConflictApprovalExpired, Detail: "approval " + approvalID + " has expired: nobody had answered in time"}
 		case a.State == agent.ApprovalWithdrawn || t.run.status.Terminal():
-			return &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + approval.RunID + " has ended: " + string(t.run.status)}
+			return &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "approval " + approvalID + " was withdrawn, since run " + approval.RunID + " has ended: " + string(t.run.status)}
 		case a.State != agent.ApprovalOpen:
 			return &agent.ConflictError{Reason: agent.ConflictApprovalDecided, Detail: fmt.Sprintf("approval %s was %s by %s", approvalID, a.State, a.By)}
+		case t.run.status == agent.Cancelling:
+			return &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + approval.RunID + " is being cancelled"}
 		case !t.now.Before(a.ExpiresAt):
 			given = a
-			given.State = agent.ApprovalExpired
+			given.State, answer.Shown = agent.ApprovalExpired, nil
 			late = &agent.ConflictError{Reason: agent.ConflictApprovalExpired, Detail: "approval " + approvalID + " has expired"}
 		}
 		if err := t.resolveApproval(approval.NodeID, approval.CommandID, &given, answer.Shown); err != nil {
@@ -183,9 +199,9 @@ func (t *txn) goesOnWaiting() {
 }
 
 func (t *txn) lockApproval(ctx context.Context, id string) (a agent.ApprovalRow, err error) {
-	err = t.tx.QueryRow(ctx, `SELECT approval_id, state, coalesce(edited_hash, arguments_hash), edited, expires_at, decided_by, note
+	err = t.tx.QueryRow(ctx, `SELECT approval_id, state, arguments_hash, coalesce(edited_hash, arguments_hash), edited, expires_at, decided_by, note
 		FROM approvals WHERE approval_id = $1 FOR NO KEY UPDATE`, id).
-		Scan(&a.ApprovalID, &a.State, &a.Hash, &a.Edited, &a.ExpiresAt, &a.By, &a.Note)
+		Scan(&a.ApprovalID, &a.State, &a.Asked, &a.Hash, &a.Edited, &a.ExpiresAt, &a.By, &a.Note)
 	return a, err
 }
 

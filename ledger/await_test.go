@@ -103,13 +103,6 @@ func orWitness(row, of *agent.CommandRow) *agent.CommandRow {
 	return row
 }
 
-func requireConflict(t testing.TB, err error, reason string) {
-	t.Helper()
-	var conflict *agent.ConflictError
-	require.ErrorAs(t, err, &conflict)
-	require.Equal(t, reason, conflict.Reason)
-}
-
 // TestInputsAreBounded: a name that nobody waits for fills no disk.
 func TestInputsAreBounded(t *testing.T) {
 	t.Parallel()

@@ -98,7 +98,12 @@ func (t *txn) settle(call agent.SettleCall) error {
 			return t.decide(d, agent.CommandAborted, reason, 0)
 		}
 		return t.decide(d, agent.CommandFailed, reason, 0)
-	case agent.Fenced, agent.CommandWaiting, agent.Committed, agent.CommandFailed, agent.CommandAborted, agent.CommandInDoubt:
+	case agent.CommandWaiting:
+		// An answer holds for the arguments that it was given for, and for no others.
+		if reason.Code == agent.CodeMismatch {
+			return t.decide(d, agent.CommandFailed, reason, 0)
+		}
+	case agent.Fenced, agent.Committed, agent.CommandFailed, agent.CommandAborted, agent.CommandInDoubt:
 	}
 	return nil
 }

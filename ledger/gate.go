@@ -114,7 +114,10 @@ func (t *txn) fail(b agent.Begin, reason *agent.Error) error {
 
 // refuse puts on record that the policy is against a command, which fails with that.
 func (t *txn) refuse(b agent.Begin, begun *agent.Begun) error {
-	if t.command == nil || t.command.DispatchNo == 0 {
+	if err := t.takeBack(b); err != nil {
+		return err
+	}
+	if !t.hasOpened() {
 		if err := t.openNode(b); err != nil {
 			return err
 		}
@@ -138,11 +141,12 @@ func (t *txn) refuse(b agent.Begin, begun *agent.Begun) error {
 }
 
 func (t *txn) dispatch(b agent.Begin, begun *agent.Begun) error {
-	if b.Refusal != nil {
-		// An effect inside of a tool at work cannot wait for anybody.
-		if b.Refusal.Decision != policyAsk || b.Kind == agent.HTTPCommand {
-			return t.refuse(b, begun)
-		}
+	switch {
+	// Only the calls of tools can wait for somebody; an effect inside of a tool at work cannot.
+	case b.Refusal != nil && (b.Refusal.Decision != policyAsk || b.Kind != agent.ToolCommand):
+		return t.refuse(b, begun)
+	// A question that was put stands, whatever a policy in code says by now.
+	case b.Refusal != nil, t.wasAsked():
 		if approved, err := t.askApproval(b, begun); err != nil || !approved {
 			return err
 		}
@@ -191,11 +195,16 @@ func (t *txn) writeRow(b agent.Begin, dispatchNo int, deadline time.Time) {
 
 // emit appends what precedes the first execution of a command.
 func (t *txn) emit(b agent.Begin, deadline time.Time) error {
-	if err := t.openNode(b); err != nil {
-		return err
+	if !t.hasOpened() {
+		if err := t.openNode(b); err != nil {
+			return err
+		}
 	}
 	data := agent.CommandEmittedData{Kind: b.Kind, Tool: b.Tool, Model: b.Model, Effect: b.Effect, InputHash: b.InputHash, Heard: b.Heard,
 		IdempotencyKey: agent.IdempotencyKey(b.RunID, b.CommandID), Deadline: deadline.UTC()}
+	if t.wasAsked() {
+		data.ApprovalID, data.ArgumentsHash = t.command.Approval.ApprovalID, b.ArgumentsHash
+	}
 	if b.Input != nil {
 		shown := agent.ShowValue(b.Input)
 		if b.Shown != nil {
@@ -207,6 +216,11 @@ func (t *txn) emit(b agent.Begin, deadline time.Time) error {
 		return err
 	}
 	return t.checkpoint(b.Checkpoint, b.NodeID, b.CommandID)
+}
+
+// hasOpened reports whether the command has opened its node: when it was dispatched before, or when somebody was asked about it.
+func (t *txn) hasOpened() bool {
+	return t.command != nil && (t.command.DispatchNo > 0 || t.command.Approval != nil)
 }
 
 // openNode appends what opens a node, or the planning, with its first command.

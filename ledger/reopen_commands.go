@@ -134,11 +134,12 @@ func (t *txn) reopenFailed(nodes []agent.Node, nodeIDs []string, commands []*age
 		if err := t.event(agent.CommandReopened, c.NodeID, c.CommandID, c.DispatchNo, data); err != nil {
 			return err
 		}
-		// An approval holds for another try. A denial, or a question that nobody has answered in time, is of the earlier one: it is
-		// asked anew, and nothing is done before somebody has answered that.
+		// An approval holds for another try. A denial, or a question that nobody has answered in time, is of the earlier one, and an
+		// approval of other arguments is none: it is asked anew, and nothing is done before somebody has answered that.
 		t.writes.Queue(`UPDATE commands SET state = 'released', base_no = dispatch_no, lease_until = NULL, error = NULL, decided_at = NULL,
-			sequence_number = 0, approval_id = (SELECT a.approval_id FROM approvals a WHERE a.approval_id = commands.approval_id AND a.state = 'approved')
-			WHERE run_id = $1 AND command_id = $2`, t.run.runID, c.CommandID)
+			sequence_number = 0, approval_id = (SELECT a.approval_id FROM approvals a
+				WHERE a.approval_id = commands.approval_id AND a.state = 'approved' AND NOT $3)
+			WHERE run_id = $1 AND command_id = $2`, t.run.runID, c.CommandID, c.Error != nil && c.Error.Code == agent.CodeMismatch)
 	}
 	return nil
 }

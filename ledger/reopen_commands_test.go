@@ -394,7 +394,7 @@ func TestResumeAndApprovals(t *testing.T) {
 			cmd := command{run: run, id: "a", effect: agent.External}
 			asking := func(cmd command) agent.Begun {
 				begin := cmd.begin()
-				begin.Refusal, begin.ArgumentsHash = &agent.Refusal{Decision: "ask", Reason: "it costs"}, "arguments"
+				begin.Refusal, begin.ArgumentsHash = &agent.Refusal{Decision: "ask", Reason: "it costs"}, agent.ArgumentsHash(begin.Input)
 				if cmd.epoch > 1 {
 					begin.Node = nil
 				}
@@ -439,7 +439,7 @@ func TestResumeOfARunThatWaits(t *testing.T) {
 	run := b.accepted(t, compiled(t, twoTools))
 	asking := func(c command) agent.Begun {
 		begin := c.begin()
-		begin.Refusal, begin.ArgumentsHash = &agent.Refusal{Decision: "ask"}, "arguments"
+		begin.Refusal, begin.ArgumentsHash = &agent.Refusal{Decision: "ask"}, agent.ArgumentsHash(begin.Input)
 		if c.epoch > 1 {
 			begin.Node = nil
 		}

@@ -26,7 +26,7 @@ const commandRowColumns = `SELECT c.run_id, c.command_id, c.node_id, c.kind, c.t
 	coalesce(c.result, (SELECT p.bytes FROM payloads p WHERE p.hash = c.result_hash)), c.result_hash, c.error, c.resolution, c.goes_on,
 	CASE WHEN c.goes_on THEN (SELECT max(m.sequence_number) FROM messages m JOIN agent_executions r USING (run_id, conversation_id)
 		WHERE m.run_id = c.run_id AND m.role = 'user' AND m.id <> r.message_id AND m.sequence_number > r.start_sequence) END,
-	a.approval_id::text, a.state, coalesce(a.edited_hash, a.arguments_hash), a.edited, a.expires_at, a.decided_by, a.note
+	a.approval_id::text, a.state, a.arguments_hash, coalesce(a.edited_hash, a.arguments_hash), a.edited, a.expires_at, a.decided_by, a.note
 	FROM commands c LEFT JOIN approvals a ON a.approval_id = c.approval_id WHERE c.run_id = $1 AND c.command_id = $2 `
 
 func collectCommandRow(rows pgx.Rows) (*agent.CommandRow, error) {
@@ -34,17 +34,17 @@ func collectCommandRow(rows pgx.Rows) (*agent.CommandRow, error) {
 		var c agent.CommandRow
 		var lease, deadline *time.Time
 		var result, failure, edited []byte
-		var approval, state, hash, by, note *string
+		var approval, state, asked, hash, by, note *string
 		var expires *time.Time
 		var said *int64
 		err := row.Scan(&c.RunID, &c.CommandID, &c.NodeID, &c.Kind, &c.Tool, &c.Effect, &c.State, &c.InputHash, &c.DispatchNo, &c.BaseNo,
 			&c.Owner.Epoch, &c.Owner.Schedule, &c.Owner.Attempt, &c.Owner.Token, &lease, &deadline, &c.Sequence, &result, &c.ResultHash, &failure, &c.Resolution, &c.GoesOn, &said,
-			&approval, &state, &hash, &edited, &expires, &by, &note)
+			&approval, &state, &asked, &hash, &edited, &expires, &by, &note)
 		if err != nil {
 			return nil, err
 		}
 		if approval != nil {
-			c.Approval = &agent.ApprovalRow{ApprovalID: *approval, State: agent.ApprovalState(*state), Hash: *hash, Edited: edited,
+			c.Approval = &agent.ApprovalRow{ApprovalID: *approval, State: agent.ApprovalState(*state), Asked: *asked, Hash: *hash, Edited: edited,
 				ExpiresAt: *expires, By: *by, Note: *note}
 		}
 		if lease != nil {

@@ -56,12 +56,16 @@ func readRecord(ctx context.Context, tx pgx.Tx, runID string, r *agent.RunRecord
 	}
 	if r.Commands, err = collect(ctx, tx, scanCommandRecord, `SELECT c.command_id, c.node_id, c.kind, c.tool, c.effect_class, c.input_hash, c.state, c.dispatch_no, c.sequence_number,
 			c.unannounced, c.result_hash, c.result_bytes, coalesce(encode(sha256(b.bytes), 'hex'), ''), coalesce(octet_length(b.bytes), 0), c.error, c.heard, c.goes_on,
-			c.reused_from, coalesce(o.result_hash, '')
+			c.reused_from, coalesce(o.result_hash, ''), CASE WHEN c.approval_id IS NOT NULL THEN c.input END
 		FROM commands c LEFT JOIN commands o ON o.run_id = (c.reused_from ->> 'run_id')::uuid AND o.command_id = c.command_id
 			LEFT JOIN payloads p ON c.result IS NULL AND p.hash = c.result_hash
 			CROSS JOIN LATERAL (SELECT coalesce(c.result, p.bytes) AS bytes) b
 		WHERE c.run_id = $1 ORDER BY c.command_id`, runID); err != nil {
 		return fmt.Errorf("commands: %w", err)
+	}
+	if r.Approvals, err = collect(ctx, tx, scanApprovalRecord, `SELECT approval_id, command_id, state, arguments_hash, coalesce(edited_hash, ''), edited
+		FROM approvals WHERE run_id = $1 ORDER BY requested_at, approval_id`, runID); err != nil {
+		return fmt.Errorf("approvals: %w", err)
 	}
 	if r.Checkpoints, err = collect(ctx, tx, scanCheckpointRecord, `SELECT id, checkpoint_type, step_number, sequence_number, execution_state
 		FROM execution_checkpoints WHERE run_id = $1 ORDER BY sequence_number, id`, runID); err != nil {
@@ -98,9 +102,19 @@ func scanLink(row pgx.CollectableRow) (agent.Link, error) {
 
 func scanCommandRecord(row pgx.CollectableRow) (agent.CommandRecord, error) {
 	var c agent.CommandRecord
+	var input []byte
 	err := row.Scan(&c.CommandID, &c.NodeID, &c.Kind, &c.Tool, &c.Effect, &c.InputHash, &c.State, &c.DispatchNo, &c.Sequence, &c.Unannounced, &c.ResultHash, &c.ResultBytes,
-		&c.StoredHash, &c.StoredBytes, &c.Error, &c.Heard, &c.GoesOn, &c.ReusedFrom, &c.OriginHash)
+		&c.StoredHash, &c.StoredBytes, &c.Error, &c.Heard, &c.GoesOn, &c.ReusedFrom, &c.OriginHash, &input)
+	c.ArgumentsHash = agent.HashArguments(input)
 	return c, err
+}
+
+func scanApprovalRecord(row pgx.CollectableRow) (agent.ApprovalRecord, error) {
+	var a agent.ApprovalRecord
+	var edited []byte
+	err := row.Scan(&a.ApprovalID, &a.CommandID, &a.State, &a.AskedHash, &a.EditedHash, &edited)
+	a.StoredHash = agent.HashArguments(edited)
+	return a, err
 }
 
 func scanCheckpointRecord(row pgx.CollectableRow) (agent.CheckpointRecord, error) {

@@ -91,8 +91,12 @@ func Decide(p *agent.Policy, c Command) Answer {
 		}
 		a := Answer{Decision: Forbid, Reason: r.Reason, Expires: r.Expires}
 		switch r.Decision {
-		case Execute, Ask:
-			a.Decision = r.Decision
+		case Execute:
+			a.Decision = Execute
+		case Ask:
+			if c.Kind == agent.ToolCommand { // else nobody could be shown what the answer is about
+				a.Decision = Ask
+			}
 		default: // Forbid, and whatever a newer version's record may say
 		}
 		if holds, why := c.holds(r.When); holds == unknown {
@@ -192,8 +196,16 @@ func Check(p *agent.Policy) error {
 		default:
 			return fmt.Errorf("rule %d: decision %q: want execute, forbid or ask", i+1, r.Decision)
 		}
-		if r.When != "" && len(r.Tools) == 0 && !slices.Equal(r.Kinds, []agent.CommandKind{agent.ToolCommand}) {
+		ofTools := len(r.Tools) > 0 || slices.Equal(r.Kinds, []agent.CommandKind{agent.ToolCommand})
+		switch {
+		case r.When != "" && !ofTools:
 			return fmt.Errorf("rule %d: when goes by the arguments of a tool: the rule needs tools, or kinds: [tool]", i+1)
+		case r.Decision == Ask && !ofTools:
+			return fmt.Errorf("rule %d: decision ask: only the calls of tools can be approved: the rule needs tools, or kinds: [tool]", i+1)
+		case r.Expires < 0:
+			return fmt.Errorf("rule %d: expires: must not be negative", i+1)
+		case r.Expires > 0 && r.Decision != Ask:
+			return fmt.Errorf("rule %d: expires: only a rule that asks can have it", i+1)
 		}
 		for _, e := range r.Effects {
 			if !e.Valid() {

@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -141,11 +142,16 @@ func TestRules(t *testing.T) {
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, policy.Check(nil))
-	require.NoError(t, policy.Check(&agent.Policy{Rules: []agent.PolicyRule{{Decision: policy.Ask}, {Effects: classes(), Decision: policy.Forbid}}}))
+	require.NoError(t, policy.Check(&agent.Policy{Rules: []agent.PolicyRule{{Tools: []string{"pay"}, Decision: policy.Ask, When: "args.n > 1", Expires: 1},
+		{Kinds: []agent.CommandKind{agent.ToolCommand}, Decision: policy.Ask}, {Effects: classes(), Decision: policy.Forbid}}}))
 	for want, rule := range map[string]agent.PolicyRule{
-		`rule 1: decision "inject": want execute, forbid or ask`:               {Decision: policy.Inject},
-		`rule 1: "odd" is not an effect class`:                                 {Effects: []agent.EffectClass{"odd"}, Decision: policy.Forbid},
-		`rule 1: "odd" is not a kind of command: want plan, llm, tool or http`: {Kinds: []agent.CommandKind{"odd"}, Decision: policy.Forbid},
+		`rule 1: decision "inject": want execute, forbid or ask`:                                                {Decision: policy.Inject},
+		`rule 1: "odd" is not an effect class`:                                                                  {Effects: []agent.EffectClass{"odd"}, Decision: policy.Forbid},
+		`rule 1: "odd" is not a kind of command: want plan, llm, tool or http`:                                  {Kinds: []agent.CommandKind{"odd"}, Decision: policy.Forbid},
+		`rule 1: decision ask: only the calls of tools can be approved: the rule needs tools, or kinds: [tool]`: {Decision: policy.Ask, Effects: []agent.EffectClass{agent.External}},
+		`rule 1: when goes by the arguments of a tool: the rule needs tools, or kinds: [tool]`:                  {Decision: policy.Forbid, When: "true"},
+		`rule 1: expires: only a rule that asks can have it`:                                                    {Tools: []string{"*"}, Decision: policy.Forbid, Expires: 1},
+		`rule 1: expires: must not be negative`:                                                                 {Tools: []string{"*"}, Decision: policy.Ask, Expires: -1},
 	} {
 		require.EqualError(t, policy.Check(&agent.Policy{Rules: []agent.PolicyRule{rule}}), want)
 	}
@@ -186,4 +192,46 @@ func TestRulesAreDataOfTheRecord(t *testing.T) {
 		require.NoError(t, err)
 		require.JSONEq(t, text, string(back))
 	}
+}
+
+// A rule by arguments is left to whoever knows them. What cannot be evaluated counts for the graver side: it asks, it forbids, it
+// does not allow.
+func TestRulesByArguments(t *testing.T) {
+	t.Parallel()
+	pay := policy.Command{Kind: agent.ToolCommand, Tool: "pay", Effect: agent.External}
+	rule := func(d agent.Decision) *agent.Policy {
+		return &agent.Policy{Rules: []agent.PolicyRule{{Tools: []string{"pay"}, When: "p", Decision: d, Expires: 7},
+			{Tools: []string{"pay"}, Decision: policy.Forbid, Reason: "the next rule"}}}
+	}
+	says := func(holds bool, err error) policy.Command {
+		c := pay
+		c.Holds = func(string) (bool, error) { return holds, err }
+		return c
+	}
+	broken := errors.New("no such argument")
+	next := policy.Answer{Decision: policy.Forbid, Reason: "the next rule"}
+	for _, d := range []agent.Decision{policy.Execute, policy.Forbid, policy.Ask} {
+		require.Equal(t, policy.Answer{Decision: policy.Undecided}, policy.Decide(rule(d), pay), "the workflow knows no arguments")
+		require.Nil(t, policy.Decide(rule(d), pay).Refusal())
+		require.Equal(t, d, policy.Decide(rule(d), says(true, nil)).Decision)
+		require.Equal(t, next, policy.Decide(rule(d), says(false, nil)))
+	}
+	require.Equal(t, next, policy.Decide(rule(policy.Execute), says(false, broken)), "nothing is allowed by what cannot be evaluated")
+	require.Equal(t, policy.Answer{Decision: policy.Forbid, Reason: broken.Error(), Expires: 7}, policy.Decide(rule(policy.Forbid), says(false, broken)))
+	require.Equal(t, policy.Answer{Decision: policy.Ask, Reason: broken.Error(), Expires: 7}, policy.Decide(rule(policy.Ask), says(false, broken)))
+
+	tool := func(c policy.Command, predicate string) policy.Command { c.Approve = predicate; return c }
+	require.Equal(t, policy.Ask, policy.Decide(nil, tool(pay, policy.Always)).Decision)
+	require.Equal(t, policy.Undecided, policy.Decide(nil, tool(pay, "p")).Decision)
+	require.Equal(t, policy.Ask, policy.Decide(nil, tool(says(true, nil), "p")).Decision)
+	require.Equal(t, policy.Execute, policy.Decide(nil, tool(says(false, nil), "p")).Decision)
+	require.Equal(t, policy.Answer{Decision: policy.Ask, Reason: broken.Error()}, policy.Decide(nil, tool(says(false, broken), "p")))
+	allowed := &agent.Policy{Rules: []agent.PolicyRule{{Tools: []string{"pay"}, Decision: policy.Execute}}}
+	require.Equal(t, policy.Execute, policy.Decide(allowed, tool(pay, policy.Always)).Decision, "a rule of the agent goes before the tool's own")
+
+	// Nobody can be shown what an answer about a model's call would be about.
+	everything := &agent.Policy{Rules: []agent.PolicyRule{{Decision: policy.Ask}}}
+	require.Equal(t, policy.Forbid, policy.Decide(everything, policy.Command{Kind: agent.ModelCommand, Effect: agent.Idempotent}).Decision)
+	require.Equal(t, policy.Forbid, policy.Decide(everything, policy.Command{Kind: agent.HTTPCommand, Effect: agent.External}).Decision)
+	require.Equal(t, policy.Ask, policy.Decide(everything, pay).Decision)
 }

@@ -2,9 +2,13 @@ package predicate
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/expr-lang/expr"
+	"github.com/expr-lang/expr/ast"
+	"github.com/expr-lang/expr/vm"
 
 	"runledger/agent"
 )
@@ -20,25 +24,62 @@ type Call struct {
 	// Input is what the user said, Metadata what came with it.
 	Input    string         `expr:"input"`
 	Metadata map[string]any `expr:"metadata"`
+
+	bytes int // of all that
 }
 
 // Of makes the Call of a run's tool call. Arguments that are no JSON object are none.
 func Of(run *agent.Run, tool string, effect agent.EffectClass, arguments json.RawMessage) Call {
-	c := Call{Tool: tool, Effect: string(effect), Agent: run.Definition.Agent, Input: run.Input}
+	c := Call{Tool: tool, Effect: string(effect), Agent: run.Definition.Agent, Input: run.Input,
+		bytes: len(arguments) + len(run.Input) + len(run.Metadata)}
 	_ = json.Unmarshal(arguments, &c.Args)
 	_ = json.Unmarshal(run.Metadata, &c.Metadata)
 	return c
 }
 
-// Holds evaluates a predicate. The error says why it cannot be: it is malformed, or the call lacks what it compares.
+// Bounds of what a predicate may cost.
+const (
+	// maxNodes bounds its length.
+	maxNodes = 300
+	// maxSteps bounds the steps of its loops, all together, and maxWork the bytes that they may look at: each of them at most at
+	// everything there is.
+	maxSteps = 100_000
+	maxWork  = 128 << 20
+)
+
+// functions are those that a predicate may call. What they cost, and what they give, is in proportion to what they are given.
+func functions() []string {
+	return []string{"all", "none", "any", "one", "filter", "find", "count", "sum", "len", "abs", "ceil", "floor", "round", "int", "float",
+		"trim", "upper", "lower", "hasPrefix", "hasSuffix", "indexOf", "min", "max", "first", "last", "keys", "values"}
+}
+
+// environment is a Call as the language sees it.
+type environment struct {
+	Call
+	// Step counts a step of a loop.
+	Step func() (bool, error) `expr:"__step"`
+}
+
+// Holds evaluates a predicate. The error says why it cannot be: it is malformed, the call lacks what it compares, or it would cost
+// too much.
 func Holds(predicate string, c Call) (bool, error) {
-	program, err := expr.Compile(predicate, options()...)
+	program, err := compile(predicate)
 	if err != nil {
-		return false, fmt.Errorf("predicate %q: %w", predicate, err)
+		return false, err
 	}
-	result, err := expr.Run(program, c)
+	left := maxSteps
+	if c.bytes > 0 {
+		left = min(left, maxWork/c.bytes)
+	}
+	step := func() (bool, error) {
+		if left--; left < 0 {
+			return false, errors.New("the call is too large for the loops of the predicate")
+		}
+		return true, nil
+	}
+	result, err := expr.Run(program, environment{Call: c, Step: step})
 	if err != nil {
-		return false, fmt.Errorf("predicate %q: %w", predicate, err)
+		return false, wrong(predicate, err)
 	}
 	holds, ok := result.(bool)
 	if !ok {
@@ -49,12 +90,59 @@ func Holds(predicate string, c Call) (bool, error) {
 
 // Check says what is wrong with a predicate that somebody wrote.
 func Check(predicate string) error {
-	if _, err := expr.Compile(predicate, options()...); err != nil {
-		return fmt.Errorf("predicate %q: %w", predicate, err)
+	_, err := compile(predicate)
+	return err
+}
+
+// CheckPolicy says which rule of an agent has a predicate that is wrong, and why.
+func CheckPolicy(p *agent.Policy) error {
+	if p == nil {
+		return nil
+	}
+	for i, r := range p.Rules {
+		if r.When == "" {
+			continue
+		}
+		if err := Check(r.When); err != nil {
+			return fmt.Errorf("rule %d: when: %w", i+1, err)
+		}
 	}
 	return nil
 }
 
-func options() []expr.Option {
-	return []expr.Option{expr.Env(Call{}), expr.AsBool(), expr.DisableBuiltin("now")}
+func compile(predicate string) (*vm.Program, error) {
+	bound := &bounds{}
+	options := []expr.Option{expr.Env(environment{}), expr.AsBool(), expr.MaxNodes(maxNodes), expr.Patch(bound), expr.DisableAllBuiltins()}
+	for _, name := range functions() {
+		options = append(options, expr.EnableBuiltin(name))
+	}
+	program, err := expr.Compile(predicate, options...)
+	if err == nil {
+		err = bound.fault
+	}
+	if err != nil {
+		return nil, wrong(predicate, err)
+	}
+	return program, nil
+}
+
+// wrong names the predicate that an error is about. The library draws where in it, over more lines.
+func wrong(predicate string, err error) error {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return fmt.Errorf("predicate %q: %s", predicate, line)
+}
+
+// bounds walks through a predicate, lets its loops count their steps, and finds what has no bound.
+type bounds struct{ fault error }
+
+func (b *bounds) Visit(node *ast.Node) {
+	switch n := (*node).(type) {
+	case *ast.PredicateNode:
+		step := &ast.CallNode{Callee: &ast.IdentifierNode{Value: "__step"}}
+		n.Node = &ast.ConditionalNode{Cond: step, Exp1: n.Node, Exp2: &ast.NilNode{}}
+	case *ast.BinaryNode:
+		if _, written := n.Right.(*ast.StringNode); n.Operator == "matches" && !written {
+			b.fault = errors.New("matches: the regular expression has to be written out, in quotes")
+		}
+	}
 }

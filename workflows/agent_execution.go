@@ -80,9 +80,9 @@ type execution struct {
 	// yet.
 	doubts   []string
 	resolved map[string]agent.Intent
-	// told counts the news for commands that wait, by what they wait for, and asks are those that wait for an approval.
-	told map[string]int
-	asks []string
+	// told counts the news for commands that wait, by what they wait for, and waits are those that do.
+	told  map[string]int
+	waits []WaitSnapshot
 	// signals are the channels of the outbox, taken the newest intent of each.
 	signals []inbox
 	taken   map[string]int64

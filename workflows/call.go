@@ -108,10 +108,10 @@ func (e *execution) command(ctx workflow.Context, call agent.Call, asked policy.
 		goesOn := true
 		switch reply.Outcome {
 		case agent.OutcomeInDoubt:
-			e.waits(call.CommandID, true)
+			e.leavesWaiting(call.CommandID, true)
 			goesOn = e.awaitResolution(ctx, call, reply.DispatchNo, rests)
 		case agent.OutcomeWaiting:
-			e.waits(call.CommandID, false)
+			e.leavesWaiting(call.CommandID, false)
 			goesOn = e.awaitNews(ctx, call, reply.Awaits, news, seen, rests)
 		default:
 			if reply.Sequence > 0 { // else it was given up, and the record has it as before
@@ -176,9 +176,8 @@ func (e *execution) decided(ctx workflow.Context, call agent.Call, opts workflow
 			e.cancel()
 			return end(unbegun(call, cause.Message))
 		}
-		// One that waits, of a run that is being cancelled, is not asked about again: the signal is on the way.
-		waits := settled.Outcome == agent.OutcomeWaiting && reason.Code == agent.CodeCancelled
-		if settled.Outcome != agent.OutcomeUnknown && !waits {
+		// What waits is asked about again, up to the fences: or not at all when the run is being cancelled and the signal on its way.
+		if settled.Outcome != agent.OutcomeUnknown && settled.Outcome != agent.OutcomeWaiting {
 			e.began(call)
 			return end(&settled)
 		}

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.temporal.io/sdk/workflow"
@@ -15,6 +16,21 @@ type Snapshot struct {
 	Epoch int            `json:"epoch"`
 	Nodes []NodeSnapshot `json:"nodes"`
 	State agent.State    `json:"state"`
+	// Waits are the commands that wait for somebody, or for a time, and InDoubt those of which somebody has to say what became.
+	Waits   []WaitSnapshot `json:"waits"`
+	InDoubt []string       `json:"in_doubt"`
+	// Paused: nothing begins until the run is unpaused. AtLimit: something does not begin until the run is given more.
+	Paused  bool `json:"paused,omitempty"`
+	AtLimit bool `json:"at_limit,omitempty"`
+}
+
+// WaitSnapshot is a command of a Snapshot that waits.
+type WaitSnapshot struct {
+	CommandID string `json:"command_id"`
+	// For is "approval", "signal" or "timer", and ApprovalID or Signal names it.
+	For        string `json:"for"`
+	ApprovalID string `json:"approval_id,omitempty"`
+	Signal     string `json:"signal,omitempty"`
 }
 
 // NodeSnapshot is a node of a Snapshot.
@@ -26,7 +42,8 @@ type NodeSnapshot struct {
 }
 
 func (e *execution) query() (Snapshot, error) {
-	s := Snapshot{RunID: e.in.RunID, Epoch: e.in.Epoch, State: e.state, Nodes: []NodeSnapshot{}}
+	s := Snapshot{RunID: e.in.RunID, Epoch: e.in.Epoch, State: e.state, Nodes: []NodeSnapshot{},
+		Waits: append([]WaitSnapshot{}, e.waits...), InDoubt: append([]string{}, e.doubts...), Paused: e.paused(), AtLimit: e.atLimit()}
 	if e.plan != nil {
 		for i, n := range e.plan.Nodes {
 			s.Nodes = append(s.Nodes, NodeSnapshot{ID: n.ID, Kind: n.Kind, Tool: n.Tool, Status: e.nodeStatus(i)})
@@ -44,12 +61,28 @@ func (e *execution) nodeStatus(i int) string {
 	case e.state.Skipped.Has(i):
 		return "skipped"
 	case e.waiting.Has(i):
-		return "in doubt"
+		return e.parkedNode(e.plan.Nodes[i].ID)
 	case e.working.Has(i):
 		return "running"
 	}
 	return "waiting"
 }
+
+// parkedNode says what a node waits for that nothing of can go on.
+func (e *execution) parkedNode(id string) string {
+	if slices.ContainsFunc(e.doubts, func(command string) bool { return agent.CommandNodeID(command) == id }) {
+		return "in doubt"
+	}
+	for _, w := range e.waits {
+		if agent.CommandNodeID(w.CommandID) == id {
+			return "waits for " + w.For
+		}
+	}
+	return "held"
+}
+
+// atLimit reports whether something of the run stands at a limit until it is raised.
+func (e *execution) atLimit() bool { return e.parkedFor[forLimit] > 0 || e.timeUp }
 
 // show keeps the workflow's details in the Temporal UI up to date.
 func (e *execution) show(ctx workflow.Context) { workflow.SetCurrentDetails(ctx, e.details()) }
@@ -76,6 +109,22 @@ func (e *execution) details() string {
 	for _, id := range e.doubts {
 		b.WriteString(fmt.Sprintf("\n`%s` is in doubt: nobody knows whether its effect took place. Answer POST .../runs/%s/commands/%s/resolve\n",
 			id, e.in.RunID, id))
+	}
+	for _, w := range e.waits {
+		switch w.For {
+		case agent.ForApproval:
+			b.WriteString(fmt.Sprintf("\n`%s` waits for an approval. Answer POST .../runs/%s/approvals/%s\n", w.CommandID, e.in.RunID, w.ApprovalID))
+		case agent.ForSignal:
+			b.WriteString(fmt.Sprintf("\n`%s` waits for the input %q. Send POST .../runs/%s/signal\n", w.CommandID, w.Signal, e.in.RunID))
+		default:
+			b.WriteString(fmt.Sprintf("\n`%s` waits for its time\n", w.CommandID))
+		}
+	}
+	if e.paused() {
+		b.WriteString(fmt.Sprintf("\nThe run is paused. POST .../runs/%s/unpause\n", e.in.RunID))
+	}
+	if e.atLimit() {
+		b.WriteString("\nThe run has met a limit and goes on when it is raised.\n")
 	}
 	return b.String()
 }

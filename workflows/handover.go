@@ -174,8 +174,8 @@ func (e *execution) callsOver() []agent.RepeatedCall {
 	return slices.DeleteFunc(calls, func(c agent.RepeatedCall) bool { return c.Count <= 0 })
 }
 
-// waits notes a command that has begun and waits for somebody: in doubt, or for an approval, an input or a time.
-func (e *execution) waits(commandID string, inDoubt bool) {
+// leavesWaiting notes a command that has begun and waits for somebody: in doubt, or for an approval, an input or a time.
+func (e *execution) leavesWaiting(commandID string, inDoubt bool) {
 	e.decides(commandID)
 	to := &e.state.Open
 	if inDoubt {

@@ -94,12 +94,10 @@ func (e *execution) awaitNews(ctx workflow.Context, call agent.Call, awaits *age
 		return ctx.Err() == nil // the reply was lost with what it said; the ledger is asked again
 	}
 	summary := call.CommandID + " waits for " + awaits.For
-	if awaits.For == agent.ForApproval {
-		e.asks = append(e.asks, call.CommandID)
-	}
+	e.waits = append(e.waits, WaitSnapshot{CommandID: call.CommandID, For: awaits.For, ApprovalID: awaits.ApprovalID, Signal: awaits.Signal})
 	told := func() bool { return e.told[news] != seen }
 	goesOn := e.parkFor(ctx, forWord, rests, time.Duration(awaits.Remaining), summary, told)
-	e.asks = slices.DeleteFunc(e.asks, func(id string) bool { return id == call.CommandID })
+	e.waits = slices.DeleteFunc(e.waits, func(w WaitSnapshot) bool { return w.CommandID == call.CommandID })
 	if goesOn && !told() && awaits.For == agent.ForApproval {
 		e.record(ctx, agent.Running) // nobody's answer says so
 	}

@@ -53,6 +53,8 @@ type effect struct {
 	plan  *agent.Shape
 	// said is the number of a message that a turn did not know of; it goes on then.
 	said int64
+	// asked: the gate asks for an approval first.
+	asked *question
 	// begun is called when the command has begun (or would have, when refused).
 	begun func(*world)
 }
@@ -296,6 +298,9 @@ func (w *world) command(c agent.Call, kind agent.CommandKind, tool string, class
 			return agent.Reply{Outcome: agent.OutcomeWaiting, Awaits: awaits}, e, nil
 		}}
 	}
+	if end, waits := w.ask(c, row, kind, e); waits {
+		return end
+	}
 	dispatchNo := 1
 	if row != nil && row.DispatchNo > 0 {
 		dispatchNo = row.DispatchNo + 1
@@ -303,7 +308,7 @@ func (w *world) command(c agent.Call, kind agent.CommandKind, tool string, class
 	row = &agent.CommandRow{CommandID: c.CommandID, NodeID: c.NodeID, Kind: kind, Tool: tool, Effect: class, State: agent.Dispatched,
 		InputHash: c.CommandID, DispatchNo: dispatchNo, Owner: d}
 	w.rows[c.CommandID] = row
-	if c.Opens && dispatchNo == 1 {
+	if c.Opens && dispatchNo == 1 && e.asked == nil {
 		w.append(agent.NodeStarted, c.NodeID, "", agent.NodeStartedData{Index: c.NodeIndex})
 	}
 	if c.Refusal != nil {
@@ -532,7 +537,7 @@ func replyOf(row *agent.CommandRow) agent.Reply {
 	case agent.CommandInDoubt:
 		r.Outcome = agent.OutcomeInDoubt
 	case agent.CommandWaiting:
-		r.Outcome = agent.OutcomeWaiting
+		r.Outcome, r.Awaits = agent.OutcomeWaiting, row.Awaits
 	default:
 	}
 	return r

@@ -16,6 +16,7 @@ import (
 
 	"runledger/agent"
 	"runledger/policy"
+	"runledger/predicate"
 	"runledger/tool/builtin"
 	"runledger/tool/mcp"
 )
@@ -49,6 +50,8 @@ type agentConfig struct {
 	History historyConfig `yaml:"history"`
 	// Policy are rules on the agent's commands; the first that matches decides, and what none matches is executed.
 	Policy []agent.PolicyRule `yaml:"policy"`
+	// ApprovalTimeout is how long an approval is waited for where no rule says.
+	ApprovalTimeout agent.Duration `yaml:"approval_timeout"`
 }
 
 type limitsConfig struct {
@@ -155,8 +158,8 @@ func (c *config) check() error {
 		if err := policy.Check(a.policy()); err != nil {
 			bad("agents.%s.policy: %w", name, err)
 		}
-		if slices.ContainsFunc(a.Policy, func(r agent.PolicyRule) bool { return r.Decision == policy.Ask }) {
-			bad("agents.%s.policy: decision ask: nobody can be asked for an approval yet; want execute or forbid", name)
+		if err := predicate.CheckPolicy(a.policy()); err != nil {
+			bad("agents.%s.policy: %w", name, err)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.MCPServers)) {
@@ -165,10 +168,23 @@ func (c *config) check() error {
 		if err := server.Check(); err != nil {
 			bad("mcp_servers.%s: %w", name, err)
 		}
+		for _, tool := range slices.Sorted(maps.Keys(server.Approve)) {
+			if err := predicate.Check(server.Approve[tool]); err != nil {
+				bad("mcp_servers.%s.approve.%s: %w", name, tool, err)
+			}
+		}
 		c.MCPServers[name] = server
 	}
-	if _, err := builtin.Tools(c.Tools); err != nil {
+	tools, err := builtin.Tools(c.Tools)
+	if err != nil {
 		bad("tools: %w", err)
+	}
+	for _, t := range tools {
+		if spec := t.Spec(); spec.Approve != "" {
+			if err := predicate.Check(spec.Approve); err != nil {
+				bad("tools.%s.approve: %w", spec.Name, err)
+			}
+		}
 	}
 	c.Auth.check(bad)
 	return errors.Join(errs...)
@@ -199,7 +215,7 @@ func (c *config) blueprints() []agent.Blueprint {
 		agents = append(agents, agent.Blueprint{Name: name, Mode: a.Mode, Instructions: a.Instructions, Tools: a.Tools,
 			Model:   agent.ModelRef{Name: a.Model, Provider: m.Provider, Model: m.Model},
 			Limits:  agent.Limits{MaxSteps: a.Limits.MaxSteps, MaxParallel: a.Limits.MaxParallel, Timeout: a.Limits.Timeout},
-			History: agent.History{MaxTokens: a.History.MaxTokens}, Policy: a.policy()})
+			History: agent.History{MaxTokens: a.History.MaxTokens}, Policy: a.policy(), ApprovalTimeout: a.ApprovalTimeout})
 	}
 	return agents
 }

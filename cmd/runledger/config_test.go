@@ -11,6 +11,7 @@ import (
 
 	"runledger/agent"
 	"runledger/policy"
+	"runledger/tool"
 	"runledger/tool/builtin"
 	"runledger/tool/mcp"
 )
@@ -47,6 +48,19 @@ func TestConfigExampleOfTokens(t *testing.T) {
 	require.NoError(t, err)
 }
 
+func TestConfigExampleOfApprovals(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join("..", "..", "runledger.example.yaml"))
+	require.NoError(t, err)
+	agents, rest, _ := strings.Cut(string(raw), "\n# mcp_servers:")
+	cfg, err := parseConfig([]byte(strings.ReplaceAll(agents, "\n    # ", "\n    ") + strings.Replace(rest, "    # approve:", "    approve:", 1)))
+	require.NoError(t, err)
+	require.Equal(t, agent.DefaultApprovalTimeout, cfg.blueprints()[0].ApprovalTimeout)
+	rules := cfg.blueprints()[0].Policy.Rules
+	require.Len(t, rules, 3)
+	require.Equal(t, "args.amount > 100", rules[1].When)
+	require.NotEmpty(t, cfg.Tools.HTTP.Approve)
+}
+
 // uncommented is a section of the example without its comment signs.
 func uncommented(t *testing.T, first string) *config {
 	t.Helper()
@@ -78,6 +92,37 @@ agents:
 		{Tools: []string{"bank/*"}, Effects: []agent.EffectClass{agent.External}, Decision: policy.Forbid, Reason: "read only"},
 		{Kinds: []agent.CommandKind{agent.ModelCommand}, Decision: policy.Execute},
 	}}, cfg.blueprints()[0].Policy)
+}
+
+func TestApprovalsOfAConfiguration(t *testing.T) {
+	cfg, err := parseConfig([]byte(`
+models: {default: {provider: scripted}}
+agents:
+  careful:
+    approval_timeout: 30m
+    policy:
+      - {tools: ["bank/*"], when: "args.amount > 100", decision: ask, reason: "more than 100", expires: 2h}
+      - {kinds: [tool], effects: [external], decision: ask}
+mcp_servers: {bank: {command: [bank-mcp], approve: {close: "true"}}}
+tools: {http_request: {approve: 'args.method != "GET"'}, clock: {approve: "true"}}
+`))
+	require.NoError(t, err)
+	blueprint := cfg.blueprints()[0]
+	require.Equal(t, agent.Duration(30*time.Minute), blueprint.ApprovalTimeout)
+	require.Equal(t, []agent.PolicyRule{
+		{Tools: []string{"bank/*"}, When: "args.amount > 100", Decision: policy.Ask, Reason: "more than 100", Expires: agent.Duration(2 * time.Hour)},
+		{Kinds: []agent.CommandKind{agent.ToolCommand}, Effects: []agent.EffectClass{agent.External}, Decision: policy.Ask},
+	}, blueprint.Policy.Rules)
+	tools, err := builtin.Tools(cfg.Tools)
+	require.NoError(t, err)
+	set, err := tool.NewSet(tools...)
+	require.NoError(t, err)
+	approve := map[string]string{}
+	for _, ref := range set.Refs() {
+		approve[ref.Name] = ref.Approve
+	}
+	require.Equal(t, map[string]string{"calculator": "", "clock": "true", "http_request": `args.method != "GET"`}, approve)
+	require.Equal(t, map[string]string{"close": "true"}, cfg.MCPServers["bank"].Approve)
 }
 
 func TestConfigOfNothing(t *testing.T) {
@@ -114,25 +159,32 @@ func TestGoOffline(t *testing.T) {
 
 func TestBadConfig(t *testing.T) {
 	for name, c := range map[string]struct{ yaml, want string }{
-		"policy decision":      {"agents: {default: {policy: [{decision: maybe}]}}\n", `agents.default.policy: rule 1: decision "maybe": want execute, forbid or ask`},
-		"policy asks":          {"agents: {default: {policy: [{decision: ask}]}}\n", "nobody can be asked for an approval yet"},
-		"policy key":           {"agents:\n  default:\n    policy: [{tool: x, decision: forbid}]\n", "line 3: unknown key tool"},
-		"unknown key":          {"models:\n  default: {provider: scripted}\nagent: {}\n", "line 3: unknown key agent"},
-		"unknown nested key":   {"agents:\n  default:\n    mod: plan\n", "line 3: unknown key mod"},
-		"wrong type":           {"agents:\n  default:\n    limits: {max_steps: many}\n", "line 3"},
-		"duration without":     {"agents: {default: {limits: {timeout: 10}}}", `duration "10"`},
-		"unknown provider":     {"models: {default: {provider: magic, model: m}}", "models.default.provider"},
-		"missing model":        {"models: {default: {provider: openai}}", "models.default.model"},
-		"agent without model":  {"models: {x: {provider: scripted}}\nagents: {a: {model: y}}", "agents.a.model"},
-		"unknown mode":         {"agents: {a: {mode: dream}}", "agents.a.mode"},
-		"negative limit":       {"agents: {a: {limits: {max_steps: -1}}}", "agents.a.limits"},
-		"small history":        {"agents: {a: {history: {max_tokens: 999}}}", "agents.a.history.max_tokens: 999; want at least 1000"},
-		"negative history":     {"agents: {a: {history: {max_tokens: -1}}}", "agents.a.history.max_tokens"},
-		"server without a way": {"mcp_servers: {s: {}}", "mcp_servers.s"},
-		"bad effect":           {"mcp_servers: {s: {command: [x], effects: {t: maybe}}}", "mcp_servers.s"},
-		"bad http effect":      {"tools: {http_request: {effects: {GET: maybe}}}", "tools"},
-		"not YAML":             {"{", "yaml"},
-		"two documents":        {"models: {default: {provider: scripted}}\n---\nagents: {}\n", "more than one document"},
+		"policy decision":     {"agents: {default: {policy: [{decision: maybe}]}}\n", `agents.default.policy: rule 1: decision "maybe": want execute, forbid or ask`},
+		"asks about anything": {"agents: {default: {policy: [{decision: ask}]}}\n", "agents.default.policy: rule 1: decision ask: only the calls of tools can be approved"},
+		"a bad predicate": {"agents: {default: {policy: [{tools: [x], decision: ask}, {tools: [x], when: 'args.n >', decision: ask}]}}\n",
+			`agents.default.policy: rule 2: when: predicate "args.n >": unexpected token EOF (1:8)`},
+		"expires of another rule":   {"agents: {default: {policy: [{tools: [x], expires: 1h, decision: forbid}]}}\n", "rule 1: expires"},
+		"a negative timeout":        {"agents: {default: {approval_timeout: -1h}}\n", `duration "-1h": must not be negative`},
+		"a tool's bad predicate":    {"tools: {http_request: {approve: 'arg.method'}}\n", `tools.http_request.approve: predicate "arg.method": unknown name arg (1:1)`},
+		"a server's bad predicate":  {"mcp_servers: {s: {command: [x], approve: {t: '1 +'}}}\n", `mcp_servers.s.approve.t: predicate "1 +"`},
+		"a predicate without words": {"mcp_servers: {s: {command: [x], approve: {t: ''}}}\n", `mcp_servers.s.approve.t: predicate ""`},
+		"policy key":                {"agents:\n  default:\n    policy: [{tool: x, decision: forbid}]\n", "line 3: unknown key tool"},
+		"unknown key":               {"models:\n  default: {provider: scripted}\nagent: {}\n", "line 3: unknown key agent"},
+		"unknown nested key":        {"agents:\n  default:\n    mod: plan\n", "line 3: unknown key mod"},
+		"wrong type":                {"agents:\n  default:\n    limits: {max_steps: many}\n", "line 3"},
+		"duration without":          {"agents: {default: {limits: {timeout: 10}}}", `duration "10"`},
+		"unknown provider":          {"models: {default: {provider: magic, model: m}}", "models.default.provider"},
+		"missing model":             {"models: {default: {provider: openai}}", "models.default.model"},
+		"agent without model":       {"models: {x: {provider: scripted}}\nagents: {a: {model: y}}", "agents.a.model"},
+		"unknown mode":              {"agents: {a: {mode: dream}}", "agents.a.mode"},
+		"negative limit":            {"agents: {a: {limits: {max_steps: -1}}}", "agents.a.limits"},
+		"small history":             {"agents: {a: {history: {max_tokens: 999}}}", "agents.a.history.max_tokens: 999; want at least 1000"},
+		"negative history":          {"agents: {a: {history: {max_tokens: -1}}}", "agents.a.history.max_tokens"},
+		"server without a way":      {"mcp_servers: {s: {}}", "mcp_servers.s"},
+		"bad effect":                {"mcp_servers: {s: {command: [x], effects: {t: maybe}}}", "mcp_servers.s"},
+		"bad http effect":           {"tools: {http_request: {effects: {GET: maybe}}}", "tools"},
+		"not YAML":                  {"{", "yaml"},
+		"two documents":             {"models: {default: {provider: scripted}}\n---\nagents: {}\n", "more than one document"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parseConfig([]byte(c.yaml))

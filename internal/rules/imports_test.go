@@ -126,13 +126,13 @@ var table = []rule{
 		why: "runs the workflow against what is on record: writes nothing, executes nothing, and sees the ledger through an interface of its own",
 	},
 	{
-		pkg: "agenttest", may: []string{"activities", "agent", "model", "policy", "replay", "tool", "worker"},
+		pkg: "agenttest", may: []string{"activities", "agent", "model", "policy", "predicate", "replay", "tool", "worker"},
 		uses: []string{temporal + "log", temporal + "testsuite", temporal + "worker", uuid},
 		why:  "for users' tests: the real workflow and activities without servers; imported by no production code",
 	},
 	{
 		pkg: "cmd/runledger",
-		may: []string{"agent", "api", "auth", "devstack", "dispatch", "ledger", "model", "model/openai", "model/scripted", "policy", "replay",
+		may: []string{"agent", "api", "auth", "devstack", "dispatch", "ledger", "model", "model/openai", "model/scripted", "policy", "predicate", "replay",
 			"sse", "tool", "tool/builtin", "tool/mcp", "verify", "worker"},
 		uses: []string{"github.com/alecthomas/kong", "go.yaml.in/yaml/v3", temporal + "client", "go.temporal.io/api"},
 		why:  "puts the parts together; flags, environment and the configuration file are known here only",

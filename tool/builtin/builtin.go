@@ -14,8 +14,29 @@ import (
 type Config struct {
 	// HTTP says what http_request may do.
 	HTTP HTTPConfig `yaml:"http_request"`
+	// Calculator and Clock are the other two.
+	Calculator ToolConfig `yaml:"calculator"`
+	Clock      ToolConfig `yaml:"clock"`
 	// Now is the clock's time; nil means the time of the machine.
 	Now func() time.Time `yaml:"-"`
+}
+
+// ToolConfig is what every built-in tool can be told.
+type ToolConfig struct {
+	// Approve is the predicate on calls that need somebody's approval, as in [tool.Spec].
+	Approve string `yaml:"approve"`
+}
+
+// asking is a tool without optional powers that is told which of its calls need an approval.
+type asking struct {
+	tool.Tool
+	approve string
+}
+
+func (a asking) Spec() tool.Spec {
+	spec := a.Tool.Spec()
+	spec.Approve = a.approve
+	return spec
 }
 
 // Tools makes the built-in tools. The error names what is wrong with the configuration.
@@ -25,8 +46,8 @@ func Tools(cfg Config) ([]tool.Tool, error) {
 		return nil, err
 	}
 	return []tool.Tool{
-		Calculator(),
-		Clock(cfg.Now),
+		asking{Calculator(), cfg.Calculator.Approve},
+		asking{Clock(cfg.Now), cfg.Clock.Approve},
 		httpRequest,
 	}, nil
 }

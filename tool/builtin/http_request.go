@@ -52,6 +52,8 @@ type HTTPConfig struct {
 	ProxyEnv string `yaml:"proxy_env"`
 	// MaxResponseBytes is how much of a response body is read; 0 means 1 MiB.
 	MaxResponseBytes int64 `yaml:"max_response_bytes"`
+	// Approve is the predicate on calls that need somebody's approval, as in [tool.Spec].
+	Approve string `yaml:"approve"`
 	// Reconcile says how to find out what became of a call whose answer was lost. The first rule that is for the call counts;
 	// without any the tool cannot reconcile.
 	Reconcile []HTTPReconcile `yaml:"reconcile"`
@@ -123,6 +125,7 @@ func HTTPRequest(cfg HTTPConfig) (tool.Tool, error) {
 		InputSchema: schema,
 		Effect:      agent.External,
 		Timeout:     maxHTTPTimeout,
+		Approve:     cfg.Approve,
 	}, h.call)
 	if err != nil || len(cfg.Reconcile) == 0 {
 		return h, err

@@ -36,6 +36,8 @@ type Config struct {
 	HeadersEnv map[string]string `yaml:"headers_env"`
 	// Effects gives the effect class of tools by the server's own name of them; it wins over the tool's annotations.
 	Effects map[string]agent.EffectClass `yaml:"effects"`
+	// Approve gives predicates on calls that need somebody's approval, as in [tool.Spec], by the server's own name of a tool.
+	Approve map[string]string `yaml:"approve"`
 	// Reconcile says, by the server's own name of a tool, how to find out what became of a call of it whose answer was lost. A
 	// tool that is not named cannot reconcile.
 	Reconcile map[string]Reconcile `yaml:"reconcile"`

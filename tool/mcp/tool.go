@@ -56,6 +56,12 @@ func (s *Server) list(ctx context.Context, current *session) ([]tool.Tool, error
 			return nil, fmt.Errorf("effects: the server has no tool %q", name)
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(s.cfg.Approve)) {
+		if own[name] == nil {
+			// Nobody would be asked about the tool that was meant.
+			return nil, fmt.Errorf("approve: the server has no tool %q", name)
+		}
+	}
 	return tools, s.reconcilers(tools, own)
 }
 
@@ -76,6 +82,7 @@ func (s *Server) remote(t *sdk.Tool) (*remoteTool, error) {
 	}
 	spec := tool.Spec{
 		Name: s.cfg.Name + "/" + publicName(t.Name), Description: describe(s.cfg.Name, t), InputSchema: schema, Effect: effect(s.cfg.Effects, t),
+		Approve: s.cfg.Approve[t.Name],
 	}
 	if !tool.ValidName(spec.Name) {
 		return nil, errors.New("the name is empty")
