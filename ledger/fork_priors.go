@@ -33,10 +33,10 @@ func (t *txn) askPriors(ctx context.Context, b agent.Begin, begun *agent.Begun) 
 		t.command = &agent.CommandRow{RunID: b.RunID, CommandID: b.CommandID}
 	}
 	t.takeRow(b)
-	t.command.DispatchNo, t.command.InputHash = p.row.DispatchNo, b.InputHash
 	if err := t.emit(b, t.now); err != nil {
 		return false, err
 	}
+	t.command.DispatchNo, t.command.InputHash = p.row.DispatchNo, b.InputHash // emit goes by what this run has done so far
 	t.writeRow(b, p.row.DispatchNo, t.now)
 	begun.DispatchNo, begun.Row = p.row.DispatchNo, t.command
 	if p.row.State != agent.Committed {
