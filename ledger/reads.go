@@ -16,7 +16,8 @@ import (
 const runStatus = `CASE WHEN r.pause_intent IS NOT NULL AND r.status IN ('queued', 'running', 'waiting', 'in_doubt', 'limit_reached') THEN 'paused' ELSE r.status END`
 
 const runColumns = `r.run_id, r.conversation_id, r.root_run_id, r.parent_run_id, r.message_id, r.request_id, r.session_id, r.epoch, ` + runStatus + `,
-	r.input, r.attachments, r.metadata, r.definition, r.start_sequence, r.final_output, r.error, r.created_at, r.started_at, r.finished_at`
+	r.input, r.attachments, r.metadata, r.definition, r.start_sequence, r.final_output, r.error, r.created_at, r.started_at, r.finished_at, r.limits,
+	(SELECT json_build_object('by', p.payload -> 'by', 'reason', p.payload -> 'reason', 'since', p.created_at) FROM intents p WHERE p.id = r.pause_intent)`
 
 func scanRun(row pgx.CollectableRow) (agent.Run, error) {
 	var (
@@ -26,7 +27,8 @@ func scanRun(row pgx.CollectableRow) (agent.Run, error) {
 		failure                 []byte
 	)
 	err := row.Scan(&r.RunID, &r.ConversationID, &r.RootRunID, &parent, &r.MessageID, &r.RequestID, &r.SessionID, &r.Epoch, &r.Status,
-		&r.Input, &attachments, &r.Metadata, &definition, &r.StartSequence, &r.FinalOutput, &failure, &r.CreatedAt, &r.StartedAt, &r.FinishedAt)
+		&r.Input, &attachments, &r.Metadata, &definition, &r.StartSequence, &r.FinalOutput, &failure, &r.CreatedAt, &r.StartedAt, &r.FinishedAt,
+		&r.Granted, &r.Pause)
 	if err != nil {
 		return r, err
 	}
