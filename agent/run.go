@@ -47,7 +47,8 @@ const (
 
 // Limits bound a run. Zero means the default.
 type Limits struct {
-	// MaxSteps bounds the model turns of a react run. A plan that has more nodes is refused, whoever made it.
+	// MaxSteps bounds the model turns of a react run and the nodes of a plan that a model makes; those of a caller's plan where the
+	// agent, or the request, names it.
 	MaxSteps int `json:"max_steps,omitempty"`
 	// MaxToolCalls bounds the tool calls of a run, MaxTokens the tokens that its model calls read and write; 0 is no bound.
 	// What is at work when a bound is met ends, so that tokens may go beyond theirs by as much as one round of calls.
@@ -83,8 +84,13 @@ const (
 	LimitRepeats   LimitName = "max_repeats"
 	// LimitParallel is never reached: what is beyond it waits for its turn.
 	LimitParallel LimitName = "max_parallel"
-	LimitTime      LimitName = "timeout"
+	LimitTime     LimitName = "timeout"
 )
+
+// MetLimits are the limits that a run can meet.
+func MetLimits() []LimitName {
+	return []LimitName{LimitSteps, LimitToolCalls, LimitTokens, LimitRepeats, LimitTime}
+}
 
 // Defaults for limits that a definition leaves out.
 const (
@@ -151,17 +157,22 @@ func (l Limits) Beyond(allowed Limits) (beyond []LimitName) {
 	return beyond
 }
 
-// Show is a limit as text, "" where l has none of that name.
-func (l Limits) Show(name LimitName) string {
+// Number is a limit as limit_reached has it: a count, or milliseconds; 0 where l has none of that name.
+func (l Limits) Number(name LimitName) int64 {
 	for _, n := range l.numbers() {
-		if n.name == name && n.value != 0 {
-			if name == LimitTime {
-				return l.Timeout.String()
-			}
-			return strconv.FormatInt(n.value, 10)
+		if n.name == name {
+			return n.value
 		}
 	}
-	return ""
+	return 0
+}
+
+// Show is a limit as text.
+func (l Limits) Show(name LimitName) string {
+	if name == LimitTime {
+		return l.Timeout.String()
+	}
+	return strconv.FormatInt(l.Number(name), 10)
 }
 
 type limitNumber struct {
@@ -172,7 +183,7 @@ type limitNumber struct {
 // numbers are the limits that bound, in the order of the fields.
 func (l Limits) numbers() []limitNumber {
 	return []limitNumber{{LimitSteps, int64(l.MaxSteps)}, {LimitToolCalls, int64(l.MaxToolCalls)}, {LimitTokens, int64(l.MaxTokens)},
-		{LimitRepeats, int64(l.MaxRepeats)}, {LimitParallel, int64(l.MaxParallel)}, {LimitTime, int64(l.Timeout)}}
+		{LimitRepeats, int64(l.MaxRepeats)}, {LimitParallel, int64(l.MaxParallel)}, {LimitTime, time.Duration(l.Timeout).Milliseconds()}}
 }
 
 // History bounds what a prompt tells of the conversation: what was said before the run, tool calls and their results too, and

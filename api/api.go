@@ -149,6 +149,9 @@ func (a *API) endpoints() []route {
 		{"POST", run + "/cancel", auth.User, lasting, a.postCancel},
 		{"POST", run + "/resume", auth.User, brief, a.postResume},
 		{"POST", run + "/signal", auth.User, brief, a.postSignal},
+		{"POST", run + "/pause", auth.Operator, brief, a.postPause},
+		{"POST", run + "/unpause", auth.Operator, brief, a.postUnpause},
+		{"POST", run + "/limits", auth.User, brief, a.postLimits},
 
 		{"GET", root + "/conversations", auth.Viewer, brief, a.getConversations},
 		{"GET", conversation, auth.Viewer, brief, a.getConversation},

@@ -79,6 +79,7 @@ var bodies = map[string]string{
 	root + "/chat":          `{"message":"x"}`,
 	root + "/runs/{run_id}/commands/{command_id}/resolve": `{"outcome":"failed"}`,
 	root + "/runs/{run_id}/signal":                        `{"name":"go"}`,
+	root + "/runs/{run_id}/limits":                        `{"max_steps":3}`,
 }
 
 var parameter = regexp.MustCompile(`\{(\w+)\}`)
