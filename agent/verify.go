@@ -97,6 +97,7 @@ const (
 	CheckEpoch      Check = "epoch"      // epochs change at run_reopened, and grow
 	CheckPlan       Check = "plan"       // plan_started, plan_generated, then nodes; and it is the plan of the run's row
 	CheckCommand    Check = "command"    // emitted before its outcome, committed once, nothing after that
+	CheckPause      Check = "pause"      // nothing begins between run_paused and run_unpaused
 	CheckNode       Check = "node"       // started, its command committed, finished, once
 	CheckCheckpoint Check = "checkpoint" // node_finished before its checkpoint, one row for each event
 	CheckFold       Check = "fold"       // a checkpoint's state is the fold of the events before it
@@ -113,7 +114,7 @@ const (
 
 // Checks lists every check, in the order above.
 func Checks() []Check {
-	return []Check{CheckNumbers, CheckStart, CheckEnd, CheckEpoch, CheckPlan, CheckCommand, CheckNode, CheckCheckpoint, CheckFold,
+	return []Check{CheckNumbers, CheckStart, CheckEnd, CheckEpoch, CheckPlan, CheckCommand, CheckPause, CheckNode, CheckCheckpoint, CheckFold,
 		CheckRow, CheckResult, CheckRun, CheckMessage, CheckInput, CheckSteer, CheckChain, CheckActivity, CheckHandOver}
 }
 
@@ -224,7 +225,9 @@ type verifier struct {
 	nodes    map[string]*nodeStory
 	// ended is the terminal event after which nothing has come, nil while the run is open.
 	ended *Event
-	found []Difference
+	// paused is the pause that the run is in, nil for none.
+	paused *pauseStory
+	found  []Difference
 }
 
 func (v *verifier) differ(d Difference) { v.found = append(v.found, d) }
