@@ -168,7 +168,7 @@ func (l *Ledger) StartInput(ctx context.Context, runID string) (agent.RunInput, 
 	return in, nil
 }
 
-// walked lists the tool calls of the last turn of each loop that have begun.
+// walked lists the tool calls of the last turn of each loop that have begun and were not stopped.
 func (l *Ledger) walked(ctx context.Context, runID string, turns map[string]int) ([]string, error) {
 	if len(turns) == 0 {
 		return nil, nil
@@ -177,7 +177,7 @@ func (l *Ledger) walked(ctx context.Context, runID string, turns map[string]int)
 	for node, turn := range turns {
 		prefixes = append(prefixes, agent.TurnCommandID(node, turn)+".")
 	}
-	rows, err := l.pool.Query(ctx, `SELECT command_id FROM commands WHERE run_id = $1 AND kind = 'tool' AND state <> 'fenced'
+	rows, err := l.pool.Query(ctx, `SELECT command_id FROM commands WHERE run_id = $1 AND kind = 'tool' AND state NOT IN ('fenced', 'aborted')
 		AND EXISTS (SELECT FROM unnest($2::text[]) AS turn WHERE starts_with(command_id, turn)) ORDER BY command_id`, runID, prefixes)
 	if err != nil {
 		return nil, fmt.Errorf("read run %s: %w", runID, err)

@@ -23,12 +23,15 @@ func (e *execution) admit(ctx workflow.Context, call agent.Call, asked policy.Co
 			return e.repetition(asked.Tool, digest)
 		}))
 	}
-	if refused == nil && asked.Kind == agent.ToolCommand { // without waiting, so that no other one is admitted before this one counts
-		e.calling++
-		e.remember(digest)
-		return nil, func() { e.calling-- }
+	if refused != nil || asked.Kind != agent.ToolCommand {
+		return refused, func() {}
 	}
-	return refused, func() {}
+	e.remember(digest) // without waiting, so that no other one is admitted before this one counts
+	if e.walked(call) && !slices.Contains(e.in.State.Open, call.CommandID) && !slices.Contains(e.in.State.InDoubt, call.CommandID) {
+		return nil, func() {} // it has its outcome, and was counted with that
+	}
+	e.calling++
+	return nil, func() { e.calling-- }
 }
 
 // budget is what the run has used of what a command would use more of.
@@ -120,7 +123,9 @@ func (e *execution) limit(ctx workflow.Context, rests rests, over func() (agent.
 		if !e.reach(ctx, d) {
 			return agent.Failed(agent.CodeLimit, "%s", beyond(d))
 		}
-		if !e.park(ctx, forLimit, rests, func() bool { _, is := over(); return !is }) {
+		// Another limit that is not enough either is told of.
+		goesOn := func() bool { d, is := over(); return !is || !slices.Contains(e.met, metLimit{d.Limit, d.Most}) }
+		if !e.park(ctx, forLimit, rests, goesOn) {
 			return &agent.Error{Code: agent.CodeCancelled, Message: "the run was stopped at a limit"}
 		}
 	}
