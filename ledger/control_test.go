@@ -3,12 +3,13 @@ package ledger_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 
 	"runledger/agent"
 	"runledger/ledger"
@@ -149,55 +150,76 @@ func TestPausedRunStillTellsWhatIsOnRecord(t *testing.T) {
 	require.Equal(t, agent.Inject, b.begin(t, later).Verdict)
 }
 
+// group are goroutines that may fail.
+type group struct {
+	wg   sync.WaitGroup
+	mu   sync.Mutex
+	errs []error
+}
+
+func (g *group) Go(do func() error) {
+	g.wg.Go(func() {
+		if err := do(); err != nil {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.errs = append(g.errs, err)
+		}
+	})
+}
+
+func (g *group) Wait() error {
+	g.wg.Wait()
+	return errors.Join(g.errs...)
+}
+
 // Dispatches race with an operator who pauses and lets go on. By its numbers, nothing begins while the run is paused.
 func TestPauseRacesWithBegins(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.accepted(t, twoStep(t))
-	const workers, each = 6, 15
-	ctx, cancel := context.WithCancel(t.Context())
+	const workers, pauses = 4, 8
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
-	var work, control errgroup.Group
+	over := make(chan struct{})
+	var work group
 	for w := range workers {
 		work.Go(func() error {
-			for i := range each {
+			for i := 0; ; i++ {
+				select {
+				case <-over:
+					return nil
+				default:
+				}
 				c := command{run: run, id: fmt.Sprintf("a#%d.%d", w+1, i), inner: true}
-				for {
-					begun, err := b.Begin(ctx, c.begin())
-					if err != nil {
-						return err
-					}
-					if begun.Verdict == agent.IsPaused {
-						c.schedule = max(c.schedule, 1) + 1
-						continue
-					}
-					decided, err := b.Commit(ctx, c.commit(begun.DispatchNo, `{}`))
-					if err != nil || !decided.Mine {
-						return fmt.Errorf("commit %s: %w", c.id, err)
-					}
-					break
+				begun, err := b.Begin(ctx, c.begin())
+				if err != nil {
+					return err
+				}
+				if begun.Verdict == agent.IsPaused {
+					continue
+				}
+				decided, err := b.Commit(ctx, c.commit(begun.DispatchNo, `{}`))
+				if err != nil || !decided.Mine {
+					return fmt.Errorf("commit %s: %w", c.id, err)
 				}
 			}
-			return nil
 		})
 	}
-	pauses := 0
+	var control group
 	control.Go(func() error {
-		for ctx.Err() == nil {
+		defer close(over)
+		for range pauses {
 			if _, err := b.Pause(ctx, owner, run.RunID, "ada", ""); err != nil {
-				return ignoreEnd(ctx, err)
+				return err
 			}
-			pauses++
-			if _, err := b.Unpause(context.WithoutCancel(ctx), owner, run.RunID, "ada", ""); err != nil {
+			if _, err := b.Unpause(ctx, owner, run.RunID, "ada", ""); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	require.NoError(t, work.Wait())
-	cancel()
 	require.NoError(t, control.Wait())
-	require.Positive(t, pauses)
+	require.NoError(t, work.Wait())
 
 	paused, open := false, map[string]bool{}
 	for _, e := range b.events(t, run) {
@@ -216,14 +238,8 @@ func TestPauseRacesWithBegins(t *testing.T) {
 		}
 	}
 	require.Empty(t, open)
-	require.Equal(t, workers*each, value[int](t, b, `SELECT count(*)::int FROM commands WHERE run_id = $1 AND state = 'committed'`, run.RunID))
-}
-
-func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
+	require.Equal(t, pauses, value[int](t, b, `SELECT count(*)::int FROM agent_execution_events WHERE run_id = $1 AND event_type = 'run_paused'`, run.RunID))
+	require.Positive(t, value[int](t, b, `SELECT count(*)::int FROM commands WHERE run_id = $1 AND state = 'committed'`, run.RunID))
 }
 
 func TestPauseBeforeTheStart(t *testing.T) {
@@ -380,16 +396,16 @@ func TestChangesOfLimitsRace(t *testing.T) {
 	b := setup(t)
 	run := b.accepted(t, twoStep(t))
 	release := b.hold(t, run.ConversationID)
-	var group errgroup.Group
+	var both group
 	for _, limits := range []agent.Limits{{MaxTokens: 10}, {MaxToolCalls: 20}} {
-		group.Go(func() error {
+		both.Go(func() error {
 			_, err := b.ChangeLimits(context.WithoutCancel(t.Context()), owner, run.RunID, limits, "ada", "")
 			return err
 		})
 	}
 	b.awaitBlocked(t, 2)
 	release()
-	require.NoError(t, group.Wait())
+	require.NoError(t, both.Wait())
 	now, err := b.Run(t.Context(), owner, run.RunID)
 	require.NoError(t, err)
 	require.Equal(t, []int{10, 20}, []int{now.Limits().MaxTokens, now.Limits().MaxToolCalls})

@@ -270,4 +270,6 @@ func holdLead(ctx context.Context, conn *pgx.Conn, timeout, every time.Duration)
 const (
 	dispatcherLock = 0x72756e6c6564
 	catalogLock    = dispatcherLock + 1
+	// runTurns is the class of those that stand for runs: two numbers, which are apart from those of one.
+	runTurns = 0x72756e
 )
