@@ -161,8 +161,7 @@ func TestPauseSurvivesTheWorker(t *testing.T) {
 	frames := c.finished(t, run.RunID)
 	require.Contains(t, frames[len(frames)-1].Data, "all done")
 	c.verifies(t, run.RunID)
-	_, status = c.control(t, run.RunID, "unpause", object{})
-	require.Equal(t, http.StatusConflict, status)
+	require.Equal(t, http.StatusConflict, c.call(t, http.MethodPost, "/api/v1/agent/runs/"+run.RunID+"/unpause", object{}, nil))
 }
 
 // TestLimitsParkAndAreRaised has a run meet two limits at once, gives it too little, and then enough.
