@@ -199,6 +199,7 @@ func (v *runView) add(e agent.Event) {
 		}
 	case agent.RunReopened:
 		v.reopened(read[agent.RunReopenedData](e))
+		v.object.meet(e)
 	case agent.CommandReopened:
 		v.object.Metrics.Retries++
 		v.decided(e, "running", nil, 0)
@@ -207,7 +208,7 @@ func (v *runView) add(e agent.Event) {
 	case agent.PlanGenerated:
 		d := read[agent.PlanGeneratedData](e)
 		v.object.PlanHash, v.object.PlannerModel, v.object.PlannerPromptHash = d.Hash, d.Model, d.PromptHash
-	case agent.LimitReachedType, agent.LimitsChanged, agent.RunReopened:
+	case agent.LimitReachedType, agent.LimitsChanged:
 		v.object.meet(e)
 	case agent.RunCompleted:
 		v.object.Summary = read[agent.RunCompletedData](e).Summary
