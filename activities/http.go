@@ -3,8 +3,10 @@ package activities
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"go.temporal.io/sdk/temporal"
@@ -16,9 +18,17 @@ import (
 // maxHistoryResponse bounds a response that goes back to workflow code: Temporal keeps it in the workflow's history.
 const maxHistoryResponse = 384 << 10
 
+// pausedPoll is how soon a request of workflow code is tried again that a pause has kept from beginning.
+const pausedPoll = 10 * time.Second
+
 // CallHTTP makes one HTTP request of workflow code.
 func (a *Activities) CallHTTP(ctx context.Context, in agent.HTTPCall) (agent.HTTPReply, error) {
 	row, err := a.pass(ctx, a.httpCommand(in.Call, in.Request))
+	var refused *temporal.ApplicationError
+	if errors.As(err, &refused) && refused.Type() == string(agent.CodePaused) {
+		// Workflow code of a user's is not told of pauses, so Temporal comes back for it. That holds no worker.
+		return agent.HTTPReply{}, retryLater(agent.CodePaused, pausedPoll, "%s", refused.Message())
+	}
 	if err != nil {
 		return agent.HTTPReply{}, err
 	}

@@ -18,9 +18,7 @@ func ReplyOf(row *agent.CommandRow) agent.Reply {
 	case agent.Committed:
 		reply.Outcome, reply.Error = agent.OutcomeCommitted, nil
 		reply.Hash, reply.Bytes = row.ResultHash, len(row.Result)
-		if row.Kind == agent.ModelCommand {
-			reply.Tokens = usedTokens(row.Result)
-		}
+		reply.Tokens = row.Tokens
 		if row.Kind != agent.PlanCommand && row.Kind != agent.WaitCommand { // a plan is told in shape; what somebody has sent is not Temporal's
 			if output, err := agent.NodeOutput(row.Kind, row.Result); err == nil {
 				reply.Preview = agent.Preview(string(output), previewBytes)
@@ -62,17 +60,6 @@ func PlannerReplyOf(d *agent.Definition, row *agent.CommandRow) (agent.PlannerRe
 	}
 	reply.Plan = plan.Shape(d)
 	return reply, nil
-}
-
-// usedTokens is what a model's command has used, from its recorded answer.
-func usedTokens(result json.RawMessage) int {
-	var reply struct {
-		Usage json.RawMessage `json:"usage"`
-	}
-	if json.Unmarshal(result, &reply) != nil {
-		return 0
-	}
-	return agent.TokensOf(reply.Usage)
 }
 
 // toolRequestsOf tells the workflow which tools a model's answer asks for.

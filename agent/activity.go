@@ -47,6 +47,9 @@ type RunInput struct {
 	State State `json:"state"`
 	// RequirePlan: a run without a plan on record fails instead of making one.
 	RequirePlan bool `json:"require_plan,omitempty"`
+	// Walked are the tool calls of the last turn of each loop that have begun and were not stopped. An execution of an epoch after the first goes
+	// through that turn once more, and meets them.
+	Walked []string `json:"walked,omitempty"`
 	// PausedBy is the intent that has paused the run, 0 when it is not paused. Heard is the number of the newest message that
 	// was said to the run while it was at work.
 	PausedBy int64 `json:"paused_by,omitempty"`

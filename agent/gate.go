@@ -45,6 +45,8 @@ type CommandRow struct {
 	// message that was said to the run while it was at work.
 	GoesOn bool
 	Said   int64
+	// Tokens is what a model's command has used, as its event says.
+	Tokens int
 	// Awaits is what a command that waits is waiting for.
 	Awaits *Awaited
 	// Witness is where the log stood after the transaction that gave the row.

@@ -33,6 +33,8 @@ const (
 	ConflictApprovalDecided = "approval-decided"
 	// ConflictApprovalExpired: nobody answered in time.
 	ConflictApprovalExpired = "approval-expired"
+	// ConflictNotBegun: the run waits for others of its conversation and has not begun.
+	ConflictNotBegun = "run-not-begun"
 	// ConflictNotPaused: the run is not paused.
 	ConflictNotPaused = "run-not-paused"
 	// ConflictInputReused: the id of an input came with another value before.

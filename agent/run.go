@@ -2,6 +2,8 @@ package agent
 
 import (
 	"encoding/json"
+	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -45,13 +47,14 @@ const (
 
 // Limits bound a run. Zero means the default.
 type Limits struct {
-	// MaxSteps bounds the model turns of a react run and the nodes of a plan.
+	// MaxSteps bounds the model turns of a react run and the nodes of a plan that a model makes; those of a caller's plan where the
+	// agent, or the request, names it.
 	MaxSteps int `json:"max_steps,omitempty"`
 	// MaxToolCalls bounds the tool calls of a run, MaxTokens the tokens that its model calls read and write; 0 is no bound.
 	// What is at work when a bound is met ends, so that tokens may go beyond theirs by as much as one round of calls.
 	MaxToolCalls int `json:"max_tool_calls,omitempty"`
 	MaxTokens    int `json:"max_tokens,omitempty"`
-	// MaxRepeats bounds how often a loop may call the same tool with the same arguments; 0 is no bound.
+	// MaxRepeats bounds how often a loop may call the same tool with the same arguments, counted over its last 64 different calls.
 	MaxRepeats int `json:"max_repeats,omitempty"`
 	// MaxParallel bounds how many nodes, or tool calls of one turn, are at work at once.
 	MaxParallel int `json:"max_parallel,omitempty"`
@@ -79,8 +82,15 @@ const (
 	LimitToolCalls LimitName = "max_tool_calls"
 	LimitTokens    LimitName = "max_tokens"
 	LimitRepeats   LimitName = "max_repeats"
-	LimitTime      LimitName = "timeout"
+	// LimitParallel is never reached: what is beyond it waits for its turn.
+	LimitParallel LimitName = "max_parallel"
+	LimitTime     LimitName = "timeout"
 )
+
+// MetLimits are the limits that a run can meet.
+func MetLimits() []LimitName {
+	return []LimitName{LimitSteps, LimitToolCalls, LimitTokens, LimitRepeats, LimitTime}
+}
 
 // Defaults for limits that a definition leaves out.
 const (
@@ -120,6 +130,60 @@ func (l Limits) Or(d Limits) Limits {
 		l.OnLimit = d.OnLimit
 	}
 	return l
+}
+
+// Check calls bad for each field that no limits may have, by its name.
+func (l Limits) Check(bad func(field, message string)) {
+	for _, n := range l.numbers() {
+		if n.value < 0 {
+			bad(string(n.name), "must not be negative")
+		}
+	}
+	switch l.OnLimit {
+	case "", OnLimitPark, OnLimitFail:
+	default:
+		bad("on_limit", fmt.Sprintf("%q: want park or fail", Preview(string(l.OnLimit), 64)))
+	}
+}
+
+// Beyond lists the limits of l that are looser than those allowed. A zero asks for nothing in l, and is no bound in allowed.
+func (l Limits) Beyond(allowed Limits) (beyond []LimitName) {
+	asked := l.numbers()
+	for i, most := range allowed.numbers() {
+		if most.value > 0 && asked[i].value > most.value {
+			beyond = append(beyond, most.name)
+		}
+	}
+	return beyond
+}
+
+// Number is a limit as limit_reached has it: a count, or milliseconds; 0 where l has none of that name.
+func (l Limits) Number(name LimitName) int64 {
+	for _, n := range l.numbers() {
+		if n.name == name {
+			return n.value
+		}
+	}
+	return 0
+}
+
+// Show is a limit as text.
+func (l Limits) Show(name LimitName) string {
+	if name == LimitTime {
+		return l.Timeout.String()
+	}
+	return strconv.FormatInt(l.Number(name), 10)
+}
+
+type limitNumber struct {
+	name  LimitName
+	value int64
+}
+
+// numbers are the limits that bound, in the order of the fields.
+func (l Limits) numbers() []limitNumber {
+	return []limitNumber{{LimitSteps, int64(l.MaxSteps)}, {LimitToolCalls, int64(l.MaxToolCalls)}, {LimitTokens, int64(l.MaxTokens)},
+		{LimitRepeats, int64(l.MaxRepeats)}, {LimitParallel, int64(l.MaxParallel)}, {LimitTime, time.Duration(l.Timeout).Milliseconds()}}
 }
 
 // History bounds what a prompt tells of the conversation: what was said before the run, tool calls and their results too, and
@@ -211,6 +275,10 @@ type Run struct {
 	Definition     Definition      `json:"definition"`
 	// ForkedFrom is the run whose record this one began with, and the last number of it, nil for none.
 	ForkedFrom *ForkedFrom `json:"forked_from,omitempty"`
+	// Granted are the limits that somebody has given the run in the place of its definition's, nil while nobody has.
+	Granted *Limits `json:"granted_limits,omitempty"`
+	// Pause is set while the run is paused.
+	Pause *Pause `json:"pause,omitempty"`
 	// StartSequence is the number of run_started: what the conversation held before it is the history of this run.
 	StartSequence int64 `json:"start_sequence"`
 	// Steered is, in the answer to a message that was said to a run at work, the number of that message, else 0.
@@ -220,6 +288,21 @@ type Run struct {
 	CreatedAt   time.Time  `json:"created_at"`
 	StartedAt   *time.Time `json:"started_at,omitempty"`
 	FinishedAt  *time.Time `json:"finished_at,omitempty"`
+}
+
+// Limits are those in force.
+func (r *Run) Limits() Limits {
+	if r.Granted != nil {
+		return *r.Granted
+	}
+	return r.Definition.Limits
+}
+
+// Pause says who has paused a run, why and since when.
+type Pause struct {
+	By     string    `json:"by"`
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
 }
 
 // MessageRole says who a message of a conversation is from.

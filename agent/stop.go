@@ -1,5 +1,7 @@
 package agent
 
+import "time"
+
 // StopOutcome says what became of a command that was open when its run was asked to stop.
 type StopOutcome string
 
@@ -17,6 +19,18 @@ const (
 	// StopOpen: nothing is known of it yet.
 	StopOpen StopOutcome = "open"
 )
+
+// WorkingCommand is a command whose effect is at work.
+type WorkingCommand struct {
+	CommandID string      `json:"command_id"`
+	NodeID    string      `json:"node_id"`
+	Kind      CommandKind `json:"kind"`
+	Tool      string      `json:"tool,omitempty"`
+	Effect    EffectClass `json:"effect_class"`
+	Attempt   int         `json:"attempt"`
+	// Deadline is when its time is up.
+	Deadline time.Time `json:"deadline"`
+}
 
 // StoppedCommand is a command that was open when its run was asked to stop. Of one that was scheduled and had not begun, only
 // its name is known.

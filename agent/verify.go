@@ -103,6 +103,7 @@ const (
 	CheckEpoch      Check = "epoch"      // epochs change at run_reopened, and grow
 	CheckPlan       Check = "plan"       // plan_started, plan_generated, then nodes; and it is the plan of the run's row
 	CheckCommand    Check = "command"    // emitted before its outcome, committed once, nothing after that
+	CheckPause      Check = "pause"      // nothing begins between run_paused and run_unpaused
 	CheckNode       Check = "node"       // started, its command committed, finished, once
 	CheckApproval   Check = "approval"   // asked, answered once, executed after an approval only, with its arguments
 	CheckCheckpoint Check = "checkpoint" // node_finished before its checkpoint, one row for each event
@@ -121,7 +122,7 @@ const (
 
 // Checks lists every check, in the order above.
 func Checks() []Check {
-	return []Check{CheckNumbers, CheckStart, CheckEnd, CheckEpoch, CheckPlan, CheckCommand, CheckNode, CheckApproval, CheckCheckpoint, CheckFold,
+	return []Check{CheckNumbers, CheckStart, CheckEnd, CheckEpoch, CheckPlan, CheckCommand, CheckPause, CheckNode, CheckApproval, CheckCheckpoint, CheckFold,
 		CheckRow, CheckResult, CheckRun, CheckMessage, CheckInput, CheckSteer, CheckChain, CheckFork, CheckActivity, CheckHandOver}
 }
 
@@ -242,7 +243,9 @@ type verifier struct {
 	approvals []*approvalStory
 	// ended is the terminal event after which nothing has come, nil while the run is open.
 	ended *Event
-	found []Difference
+	// paused is the pause that the run is in, nil for none.
+	paused *pauseStory
+	found  []Difference
 }
 
 func (v *verifier) differ(d Difference) { v.found = append(v.found, d) }

@@ -64,6 +64,7 @@ func (v *verifier) checkOrder() {
 			v.differAt(CheckEnd, e, fmt.Sprintf("nothing but run_reopened after %s", describe(v.ended)), describe(e))
 		}
 		v.checkEpoch(e, &epoch)
+		v.walkPause(e)
 		switch e.Type {
 		case RunReopened:
 			v.walkReopened(e)

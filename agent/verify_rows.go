@@ -25,6 +25,7 @@ func (v *verifier) checkRun() {
 	if r.Epoch != last.Epoch {
 		v.differAt(CheckRun, last, fmt.Sprintf("epoch %d", last.Epoch), fmt.Sprint(r.Epoch))
 	}
+	v.checkPaused()
 	v.checkEnd(last)
 	v.checkPlan()
 }

@@ -92,6 +92,8 @@ type Resume struct {
 	By    string
 	// Reason is told in run_reopened.
 	Reason string
+	// Limits are given to the run in the place of those it had; those that are zero stay. nil changes nothing.
+	Limits *Limits
 	// Lost is the epoch whose execution is known to be lost, so that a run of that epoch is reopened although it has not ended; 0
 	// for none.
 	Lost int

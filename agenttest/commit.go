@@ -72,7 +72,7 @@ func (t *txn) commit(c agent.Commit, said *agent.CommandResolvedData) error {
 	}
 	r.State, r.Result, r.ResultHash, r.Error = agent.Committed, c.Result, c.Event.Hash, nil
 	r.GoesOn, r.Said = c.Event.GoesOn, c.Said
-	r.usage, r.latencyMS, r.decidedAt = c.Event.Usage, c.Event.LatencyMS, &t.now
+	r.usage, r.latencyMS, r.decidedAt, r.Tokens = c.Event.Usage, c.Event.LatencyMS, &t.now, agent.TokensOf(c.Event.Usage)
 	switch {
 	case ended:
 	case c.Plan != nil:

@@ -157,6 +157,9 @@ func (a *API) endpoints() []route {
 		{"POST", run + "/cancel", auth.User, lasting, a.postCancel},
 		{"POST", run + "/resume", auth.User, brief, a.postResume},
 		{"POST", run + "/signal", auth.User, brief, a.postSignal},
+		{"POST", run + "/pause", auth.Operator, brief, a.postPause},
+		{"POST", run + "/unpause", auth.Operator, brief, a.postUnpause},
+		{"POST", run + "/limits", auth.User, brief, a.postLimits},
 		{"POST", run + "/fork", auth.User, lasting, a.postFork},
 
 		{"POST", run + "/approvals/{approval_id}", auth.User, brief, a.postApproval},

@@ -108,6 +108,7 @@ var bodies = map[string]string{
 	root + "/runs/{run_id}/fork":                          `{"wait":0}`,
 	root + "/runs/{run_id}/approvals/{approval_id}":       `{"decision":"deny"}`,
 	root + "/approvals/{approval_id}":                     `{"decision":"deny"}`,
+	root + "/runs/{run_id}/limits":                        `{"max_steps":3}`,
 }
 
 var parameter = regexp.MustCompile(`\{(\w+)\}`)

@@ -36,6 +36,8 @@ type fakeLedger struct {
 	resolutions   []string
 	forks         []agent.Fork
 	stopped       []agent.StoppedCommand
+	atWork        []agent.WorkingCommand
+	controls      []string
 	chunks        []agent.OutputChunk
 	inputs        map[string][]agent.Input
 	waits         map[string][]agent.OpenWait
@@ -238,6 +240,10 @@ func (l *fakeLedger) Resume(_ context.Context, r agent.Resume) (agent.Resumed, e
 	run.Epoch, run.Status, run.FinishedAt, run.Error = run.Epoch+1, agent.Queued, nil, nil
 	l.event(l.conversations[run.ConversationID], &run.Run, agent.Event{Type: agent.RunReopened}, data)
 	l.wake(run.ConversationID)
+	if r.Limits != nil {
+		now := r.Limits.Or(run.Limits())
+		run.Granted = &now
+	}
 	return agent.Resumed{Run: run.Run, Step: step}, nil
 }
 
@@ -268,6 +274,50 @@ func (l *fakeLedger) Waits(_ context.Context, runID string) ([]agent.OpenWait, e
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.waits[runID], nil
+}
+
+// control changes a run that is open.
+func (l *fakeLedger) control(runID, what string, change func(*fakeRun) error) (agent.Run, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.runs[runID]
+	if r.Status.Terminal() || r.Status == agent.Cancelling {
+		return agent.Run{}, &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + runID + " has ended: " + string(r.Status)}
+	}
+	l.controls = append(l.controls, what)
+	err := change(r)
+	return r.Run, err
+}
+
+func (l *fakeLedger) Pause(_ context.Context, owner, runID, by, reason string) (agent.Run, error) {
+	return l.control(runID, fmt.Sprintf("pause %s %s %s", owner, by, reason), func(r *fakeRun) error {
+		if r.Pause == nil {
+			r.Status, r.Pause = agent.Paused, &agent.Pause{By: by, Reason: reason, Since: l.now}
+		}
+		return nil
+	})
+}
+
+func (l *fakeLedger) Unpause(_ context.Context, owner, runID, by, reason string) (agent.Run, error) {
+	return l.control(runID, fmt.Sprintf("unpause %s %s %s", owner, by, reason), func(r *fakeRun) error {
+		if r.Pause == nil {
+			return &agent.ConflictError{Reason: agent.ConflictNotPaused, Detail: "run " + runID + " is not paused"}
+		}
+		r.Status, r.Pause = agent.Running, nil
+		return nil
+	})
+}
+
+func (l *fakeLedger) ChangeLimits(_ context.Context, owner, runID string, limits agent.Limits, by, reason string) (agent.Run, error) {
+	return l.control(runID, fmt.Sprintf("limits %s %s %s", owner, by, reason), func(r *fakeRun) error {
+		now := limits.Or(r.Limits())
+		r.Granted = &now
+		return nil
+	})
+}
+
+func (l *fakeLedger) AtWork(context.Context, string) ([]agent.WorkingCommand, error) {
+	return l.atWork, l.failure
 }
 
 func (l *fakeLedger) LatestRun(_ context.Context, conversationID string) (runID string, checkpoint bool, err error) {

@@ -197,7 +197,8 @@ func (a *API) forkDefinition(ctx context.Context, d agent.Definition, b *forkBod
 	if configured {
 		allowed = blueprint.Limits.Or(agent.DefaultLimits())
 	}
-	f.checkLimits(b.Limits, allowed)
+	f.checkLimits("/limits", b.Limits)
+	f.checkTighter(b.Limits, allowed)
 	if b.Model != "" {
 		ref, ok := a.model(b.Model)
 		if !ok {

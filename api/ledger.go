@@ -33,10 +33,15 @@ type Acceptor interface {
 	RequestCancel(ctx context.Context, owner, runID, by, reason string) (agent.Run, error)
 }
 
-// Controller steers runs.
+// Controller steers runs. It is more than four methods since each is a word of its own to a run, and the API says them all.
 type Controller interface {
 	// Resume begins another epoch of a run that ended badly.
 	Resume(ctx context.Context, r agent.Resume) (agent.Resumed, error)
+	// Pause keeps a run from beginning commands; Unpause lets it go on.
+	Pause(ctx context.Context, owner, runID, by, reason string) (agent.Run, error)
+	Unpause(ctx context.Context, owner, runID, by, reason string) (agent.Run, error)
+	// ChangeLimits gives a run other limits; those that are zero stay.
+	ChangeLimits(ctx context.Context, owner, runID string, limits agent.Limits, by, reason string) (agent.Run, error)
 	// LatestRun finds the newest run of a conversation, and whether it has a checkpoint.
 	LatestRun(ctx context.Context, conversationID string) (runID string, checkpoint bool, err error)
 	// Signal gives a run an input for a wait node. The number is that of its event, 0 while the run is queued behind others; created
@@ -82,6 +87,8 @@ type CommandReader interface {
 	// Command gives one command with its whole result.
 	Command(ctx context.Context, runID, commandID string) (agent.Command, error)
 	Checkpoints(ctx context.Context, runID string) ([]agent.Checkpoint, error)
+	// AtWork lists the commands whose effects are at work.
+	AtWork(ctx context.Context, runID string) ([]agent.WorkingCommand, error)
 	// StoppedCommands tells what became of the commands that were open when the run was asked to stop.
 	StoppedCommands(ctx context.Context, runID string) ([]agent.StoppedCommand, error)
 }

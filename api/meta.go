@@ -13,12 +13,14 @@ type agentObject struct {
 	Model  agent.ModelRef `json:"model"`
 	Tools  []string       `json:"tools"`
 	Limits agent.Limits   `json:"limits"`
+	// RequirePlan: a run of it has to bring its plan.
+	RequirePlan bool `json:"require_plan"`
 }
 
 func (a *API) getAgents(w http.ResponseWriter, _ *http.Request) error {
 	agents := make([]agentObject, len(a.cfg.Agents))
 	for i, b := range a.cfg.Agents {
-		agents[i] = agentObject{b.Name, b.Mode, b.Model, orEmpty(b.Tools), b.Limits.Or(agent.DefaultLimits())}
+		agents[i] = agentObject{b.Name, b.Mode, b.Model, orEmpty(b.Tools), b.Limits.Or(agent.DefaultLimits()), b.RequirePlan}
 	}
 	return writeJSON(w, http.StatusOK, struct {
 		Agents  []agentObject `json:"agents"`

@@ -79,6 +79,7 @@ func (b *runBody) check() faults {
 	f.checkID("/conversation_id", &b.ConversationID)
 	f.checkID("/message_id", &b.MessageID)
 	f.checkStrategy(b.Strategy)
+	f.checkLimits("/limits", b.Limits)
 	if len(b.SessionID) > maxName {
 		f.add("/session_id", "longer than %d bytes", maxName)
 	}
@@ -134,21 +135,6 @@ func (f *faults) checkAttachments(attachments []agent.Attachment) {
 	}
 }
 
-// checkLimits lets a caller tighten the agent's limits, not loosen them.
-func (f *faults) checkLimits(asked, allowed agent.Limits) {
-	for _, l := range []struct {
-		pointer        string
-		asked, allowed int
-	}{{"/limits/max_steps", asked.MaxSteps, allowed.MaxSteps}, {"/limits/max_parallel", asked.MaxParallel, allowed.MaxParallel}} {
-		if l.asked < 0 || l.asked > l.allowed {
-			f.add(l.pointer, "%d: want 1 to %d, the agent's own limit", l.asked, l.allowed)
-		}
-	}
-	if asked.Timeout > allowed.Timeout {
-		f.add("/limits/timeout", "%s is longer than %s, the agent's own limit", asked.Timeout, allowed.Timeout)
-	}
-}
-
 // acceptance makes everything that is written of a run from a body whose values have been checked one by one. raw is the
 // body as it was sent.
 func (a *API) acceptance(r *http.Request, b *runBody, raw json.RawMessage) (agent.Acceptance, error) {
@@ -169,7 +155,7 @@ func (a *API) acceptance(r *http.Request, b *runBody, raw json.RawMessage) (agen
 		return none, err
 	}
 	var f faults
-	if f.checkLimits(b.Limits, def.Limits); len(f) > 0 {
+	if f.checkTighter(b.Limits, def.Limits); len(f) > 0 {
 		return none, faultyBody(http.StatusUnprocessableEntity, "invalid-request", f)
 	}
 	def.Limits = b.Limits.Or(def.Limits)
@@ -178,6 +164,9 @@ func (a *API) acceptance(r *http.Request, b *runBody, raw json.RawMessage) (agen
 		def.Mode = agent.ModePlan
 	case b.Mode != "":
 		def.Mode = b.Mode
+	}
+	if err := requirePlan(&def, b.Plan); err != nil {
+		return none, err
 	}
 	id := newID()
 	out := agent.Acceptance{
@@ -198,6 +187,10 @@ func (a *API) acceptance(r *http.Request, b *runBody, raw json.RawMessage) (agen
 		if out.Plan, err = a.compile(b.Plan, def.Tools); err != nil {
 			return none, err
 		}
+		// The default of max_steps is about turns and about plans that a model makes.
+		if n, most := len(b.Plan.Nodes), b.Limits.Or(blueprint.Limits).MaxSteps; most > 0 && n > most {
+			return none, faultyBody(http.StatusUnprocessableEntity, "invalid-plan", []fault{{"/plan/nodes", fmt.Sprintf("%d nodes: the limit max_steps is %d", n, most)}})
+		}
 	case def.Mode == agent.ModeReact:
 		out.PlanSource, out.Plan = "react", agent.ReactPlan()
 	}
@@ -210,6 +203,14 @@ func readKey(r *http.Request) (string, error) {
 		return "", badParameter("Idempotency-Key", "want up to %d printable ASCII characters", maxKey)
 	}
 	return key, nil
+}
+
+// requirePlan refuses a run without a plan of an agent that has to be given one.
+func requirePlan(def *agent.Definition, plan *agent.Plan) error {
+	if !def.RequirePlan || plan != nil {
+		return nil
+	}
+	return faultyBody(http.StatusUnprocessableEntity, "plan-required", []fault{{"/plan", "agent " + def.Agent + " has to be given its plan"}})
 }
 
 func orNewID(id string) string {

@@ -104,6 +104,9 @@ func (a *API) postChat(w http.ResponseWriter, r *http.Request) error {
 	if len(f) > 0 {
 		return faultyBody(http.StatusUnprocessableEntity, "invalid-request", f)
 	}
+	if b, ok := a.blueprint(body.Agent); ok && b.RequirePlan {
+		return faultyBody(http.StatusUnprocessableEntity, "plan-required", []fault{{"/agent", "agent " + b.Name + " has to be given a plan, which a message is not"}})
+	}
 	acceptance, err := a.acceptance(r, &body, raw)
 	if err != nil {
 		return err

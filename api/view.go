@@ -13,29 +13,31 @@ import (
 
 // runHead is a run as lists show it.
 type runHead struct {
-	RunID          string             `json:"run_id"`
-	ConversationID string             `json:"conversation_id"`
-	RootRunID      string             `json:"root_run_id"`
-	ParentRunID    string             `json:"parent_run_id,omitempty"`
-	ForkedFrom     *agent.ForkedFrom  `json:"forked_from,omitempty"`
-	RequestID      string             `json:"request_id"`
-	SessionID      string             `json:"session_id,omitempty"`
-	MessageID      string             `json:"message_id"`
-	Status         agent.Status       `json:"status"`
-	Agent          string             `json:"agent"`
-	Mode           agent.Mode         `json:"mode"`
-	Model          agent.ModelRef     `json:"model"`
-	Epoch          int                `json:"epoch"`
-	Limits         agent.Limits       `json:"limits"`
-	Input          string             `json:"input"`
-	Attachments    []attachmentObject `json:"attachments,omitempty"`
-	Metadata       json.RawMessage    `json:"metadata,omitempty"`
-	FinalOutput    *string            `json:"final_output"`
-	Error          *agent.Error       `json:"error"`
-	StartSequence  int64              `json:"start_sequence"`
-	CreatedAt      time.Time          `json:"created_at"`
-	StartedAt      *time.Time         `json:"started_at"`
-	FinishedAt     *time.Time         `json:"finished_at"`
+	RunID          string            `json:"run_id"`
+	ConversationID string            `json:"conversation_id"`
+	RootRunID      string            `json:"root_run_id"`
+	ParentRunID    string            `json:"parent_run_id,omitempty"`
+	ForkedFrom     *agent.ForkedFrom `json:"forked_from,omitempty"`
+	RequestID      string            `json:"request_id"`
+	SessionID      string            `json:"session_id,omitempty"`
+	MessageID      string            `json:"message_id"`
+	Status         agent.Status      `json:"status"`
+	Agent          string            `json:"agent"`
+	Mode           agent.Mode        `json:"mode"`
+	Model          agent.ModelRef    `json:"model"`
+	Epoch          int               `json:"epoch"`
+	Limits         agent.Limits      `json:"limits"`
+	// Pause says who has paused the run, while it is paused.
+	Pause         *agent.Pause       `json:"pause,omitempty"`
+	Input         string             `json:"input"`
+	Attachments   []attachmentObject `json:"attachments,omitempty"`
+	Metadata      json.RawMessage    `json:"metadata,omitempty"`
+	FinalOutput   *string            `json:"final_output"`
+	Error         *agent.Error       `json:"error"`
+	StartSequence int64              `json:"start_sequence"`
+	CreatedAt     time.Time          `json:"created_at"`
+	StartedAt     *time.Time         `json:"started_at"`
+	FinishedAt    *time.Time         `json:"finished_at"`
 }
 
 // attachmentObject names an attachment without its content.
@@ -55,6 +57,7 @@ type runObject struct {
 	Steps             []stepObject    `json:"steps"`
 	ToolCalls         []toolCall      `json:"tool_calls"`
 	InDoubt           []doubt         `json:"in_doubt"`
+	LimitsReached     []metLimit      `json:"limits_reached"`
 	// Approvals are those that the run waits for.
 	Approvals    []approvalObject `json:"approvals"`
 	Metrics      metrics          `json:"metrics"`
@@ -127,7 +130,7 @@ func headOf(r agent.Run) runHead {
 	h := runHead{
 		RunID: r.RunID, ConversationID: r.ConversationID, RootRunID: r.RootRunID, ParentRunID: r.ParentRunID, ForkedFrom: r.ForkedFrom,
 		RequestID: r.RequestID, SessionID: r.SessionID, MessageID: r.MessageID, Status: r.Status, Agent: r.Definition.Agent,
-		Mode: r.Definition.Mode, Model: r.Definition.Model, Epoch: r.Epoch, Limits: r.Definition.Limits, Input: r.Input,
+		Mode: r.Definition.Mode, Model: r.Definition.Model, Epoch: r.Epoch, Limits: r.Limits(), Pause: r.Pause, Input: r.Input,
 		Metadata: r.Metadata, FinalOutput: r.FinalOutput, Error: r.Error, StartSequence: r.StartSequence,
 		CreatedAt: r.CreatedAt.UTC(), StartedAt: utc(r.StartedAt), FinishedAt: utc(r.FinishedAt),
 	}
@@ -154,7 +157,7 @@ type runView struct {
 
 func newRunView(run agent.Run, plan *agent.Plan) *runView {
 	v := &runView{steps: map[string]int{}, calls: map[string]int{}}
-	v.object = runObject{runHead: headOf(run), Plan: plan, Steps: []stepObject{}, ToolCalls: []toolCall{}, InDoubt: []doubt{},
+	v.object = runObject{runHead: headOf(run), Plan: plan, Steps: []stepObject{}, ToolCalls: []toolCall{}, InDoubt: []doubt{}, LimitsReached: []metLimit{},
 		EventsURL: runPath(run.RunID) + "/events", LastSequence: run.StartSequence - 1}
 	v.object.Metrics.ErrorCounts = map[agent.Code]int{}
 	if run.FinishedAt != nil {
@@ -203,6 +206,7 @@ func (v *runView) add(e agent.Event) {
 		}
 	case agent.RunReopened:
 		v.reopened(read[agent.RunReopenedData](e))
+		v.object.meet(e)
 	case agent.CommandReopened:
 		v.object.Metrics.Retries++
 		v.decided(e, "running", nil, 0)
@@ -211,6 +215,8 @@ func (v *runView) add(e agent.Event) {
 	case agent.PlanGenerated:
 		d := read[agent.PlanGeneratedData](e)
 		v.object.PlanHash, v.object.PlannerModel, v.object.PlannerPromptHash = d.Hash, d.Model, d.PromptHash
+	case agent.LimitReachedType, agent.LimitsChanged:
+		v.object.meet(e)
 	case agent.RunCompleted:
 		v.object.Summary = read[agent.RunCompletedData](e).Summary
 	default:

@@ -155,7 +155,7 @@ func (t *txn) commit(c agent.Commit, said *agent.CommandResolvedData) error {
 		c.RunID, c.CommandID, committed, inline, hash, len(c.Result), nullJSON(usage), c.Event.LatencyMS, t.now, ended,
 		t.command.Owner.Epoch, t.command.Owner.Schedule, t.command.Owner.Attempt, t.command.Owner.Token, c.Event.GoesOn)
 	t.dropOutput(c.CommandID)
-	t.command.GoesOn, t.command.Said = c.Event.GoesOn, c.Said
+	t.command.GoesOn, t.command.Said, t.command.Tokens = c.Event.GoesOn, c.Said, agent.TokensOf(c.Event.Usage)
 	t.command.State, t.command.Sequence, t.command.Result, t.command.ResultHash, t.command.Error = agent.Committed, committed, c.Result, hash, nil
 	switch {
 	case ended:

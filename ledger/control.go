@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
+
 	"runledger/agent"
 )
 
 // Pause keeps a run from beginning commands, from this transaction on; those at work end. Pausing a paused run changes nothing.
 //
-// Errors: *agent.NotFoundError, and *agent.ConflictError when the run has ended or is being cancelled.
+// Errors: *agent.NotFoundError, and *agent.ConflictError when the run has not begun, has ended or is being cancelled.
 func (l *Ledger) Pause(ctx context.Context, owner, runID, by, reason string) (agent.Run, error) {
 	return l.control(ctx, owner, runID, "pause", func(t *txn) error {
 		if t.run.pausedBy != 0 {
@@ -46,41 +48,54 @@ func (l *Ledger) Unpause(ctx context.Context, owner, runID, by, reason string) (
 	})
 }
 
-// ChangeLimits gives a run other limits; those that are zero stay. A run that is parked at a limit goes on when it has more.
+// ChangeLimits gives a run other limits; those that are zero stay. A run that is parked at a limit goes on when it has more, and says
+// so itself: it may be parked at another one, or still at this one.
 //
-// Errors: *agent.NotFoundError, and *agent.ConflictError when the run has ended or is being cancelled.
+// Errors: *agent.NotFoundError, and *agent.ConflictError when the run has not begun, has ended or is being cancelled.
 func (l *Ledger) ChangeLimits(ctx context.Context, owner, runID string, limits agent.Limits, by, reason string) (agent.Run, error) {
 	return l.control(ctx, owner, runID, "change the limits of", func(t *txn) error {
-		now, err := t.limits(ctx)
+		now, err := t.changeLimits(ctx, limits, by, reason)
 		if err != nil {
 			return err
 		}
-		return t.changeLimits(limits.Or(now), by, reason)
+		return t.ask(LimitsIntent, agent.Intent{Limits: &now})
 	})
 }
 
-// limits are those that the run has now.
-func (t *txn) limits(ctx context.Context) (now agent.Limits, err error) {
+// changeLimits puts limits in the place of those that the run has, and gives them as they are then. Whoever is at work has to be
+// told.
+func (t *txn) changeLimits(ctx context.Context, limits agent.Limits, by, reason string) (now agent.Limits, err error) {
 	var definition agent.Definition
 	var granted *agent.Limits
 	err = t.tx.QueryRow(ctx, `SELECT definition, limits FROM agent_executions WHERE run_id = $1`, t.run.runID).Scan(&definition, &granted)
-	if granted != nil {
-		return *granted, err
+	if err != nil {
+		return now, err
 	}
-	return definition.Limits, err
+	run := agent.Run{Definition: definition, Granted: granted}
+	now = limits.Or(run.Limits())
+	if err := t.event(agent.LimitsChanged, "", "", 0, agent.LimitsChangedData{Limits: now, By: textSafe(by), Reason: textSafe(reason)}); err != nil {
+		return now, err
+	}
+	doc, err := json.Marshal(now)
+	if err != nil {
+		return now, err
+	}
+	t.writes.Queue(`UPDATE agent_executions SET limits = $2 WHERE run_id = $1`, t.run.runID, string(doc))
+	return now, nil
 }
 
-func (t *txn) changeLimits(limits agent.Limits, by, reason string) error {
-	if err := t.event(agent.LimitsChanged, "", "", 0, agent.LimitsChangedData{Limits: limits, By: textSafe(by), Reason: textSafe(reason)}); err != nil {
-		return err
-	}
-	doc, err := json.Marshal(limits)
+// AtWork lists the commands of a run whose effects are at work, in the order in which they were emitted.
+func (l *Ledger) AtWork(ctx context.Context, runID string) ([]agent.WorkingCommand, error) {
+	rows, err := l.pool.Query(ctx, `SELECT command_id, node_id, kind, tool, effect_class, dispatch_no, deadline FROM commands
+		WHERE run_id = $1 AND state = 'dispatched' ORDER BY emitted_at, command_id`, runID)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("commands at work of run %s: %w", runID, err)
 	}
-	t.writes.Queue(`UPDATE agent_executions SET limits = $2, status = CASE status WHEN 'limit_reached' THEN 'running' ELSE status END WHERE run_id = $1`,
-		t.run.runID, string(doc))
-	return t.ask(LimitsIntent, agent.Intent{Limits: &limits})
+	commands, err := pgx.CollectRows(rows, pgx.RowToStructByPos[agent.WorkingCommand])
+	if err != nil {
+		return nil, fmt.Errorf("commands at work of run %s: %w", runID, err)
+	}
+	return commands, nil
 }
 
 // control lets a person change a run that is open.
@@ -95,6 +110,11 @@ func (l *Ledger) control(ctx context.Context, owner, runID, what string, change 
 		}
 		if t.run.status == agent.Cancelling {
 			return &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + runID + " is being cancelled"}
+		}
+		if waits, err := t.enqueued(ctx); err != nil {
+			return err
+		} else if waits {
+			return &agent.ConflictError{Reason: agent.ConflictNotBegun, RunID: runID, Detail: "run " + runID + " waits for others of its conversation and has not begun"}
 		}
 		return change(t)
 	})

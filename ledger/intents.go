@@ -148,17 +148,13 @@ func (l *Ledger) StartInput(ctx context.Context, runID string) (agent.RunInput, 
 		return agent.RunInput{}, err
 	}
 	in := agent.RunInput{RunID: runID, ConversationID: run.ConversationID, Epoch: run.Epoch, Agent: run.Definition.Agent,
-		Mode: run.Definition.Mode, Limits: run.Definition.Limits, Policy: run.Definition.Policy, RequirePlan: run.Definition.RequirePlan}
-	var granted *agent.Limits
-	err = l.pool.QueryRow(ctx, `SELECT coalesce(pause_intent, 0), limits,
+		Mode: run.Definition.Mode, Limits: run.Limits(), Policy: run.Definition.Policy, RequirePlan: run.Definition.RequirePlan}
+	err = l.pool.QueryRow(ctx, `SELECT coalesce(pause_intent, 0),
 			coalesce((SELECT max(m.sequence_number) FROM messages m WHERE m.run_id = r.run_id AND m.role = 'user' AND m.id <> r.message_id
 				AND m.conversation_id = r.conversation_id AND m.sequence_number > r.start_sequence), 0)
-		FROM agent_executions r WHERE run_id = $1`, runID).Scan(&in.PausedBy, &granted, &in.Heard)
+		FROM agent_executions r WHERE run_id = $1`, runID).Scan(&in.PausedBy, &in.Heard)
 	if err != nil {
 		return agent.RunInput{}, fmt.Errorf("read run %s: %w", runID, err)
-	}
-	if granted != nil {
-		in.Limits = *granted
 	}
 	if plan != nil {
 		in.Plan = plan.Shape(&run.Definition)
@@ -166,7 +162,31 @@ func (l *Ledger) StartInput(ctx context.Context, runID string) (agent.RunInput, 
 	if in.State, err = l.State(ctx, runID); err != nil {
 		return agent.RunInput{}, err
 	}
+	if in.Walked, err = l.walked(ctx, runID, in.State.Turns); err != nil {
+		return agent.RunInput{}, err
+	}
 	return in, nil
+}
+
+// walked lists the tool calls of the last turn of each loop that have begun and were not stopped.
+func (l *Ledger) walked(ctx context.Context, runID string, turns map[string]int) ([]string, error) {
+	if len(turns) == 0 {
+		return nil, nil
+	}
+	prefixes := make([]string, 0, len(turns))
+	for node, turn := range turns {
+		prefixes = append(prefixes, agent.TurnCommandID(node, turn)+".")
+	}
+	rows, err := l.pool.Query(ctx, `SELECT command_id FROM commands WHERE run_id = $1 AND kind = 'tool' AND state NOT IN ('fenced', 'aborted')
+		AND EXISTS (SELECT FROM unnest($2::text[]) AS turn WHERE starts_with(command_id, turn)) ORDER BY command_id`, runID, prefixes)
+	if err != nil {
+		return nil, fmt.Errorf("read run %s: %w", runID, err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("read run %s: %w", runID, err)
+	}
+	return ids, nil
 }
 
 // State is the fold of a run's events so far: its latest checkpoint and what came after.
@@ -250,4 +270,6 @@ func holdLead(ctx context.Context, conn *pgx.Conn, timeout, every time.Duration)
 const (
 	dispatcherLock = 0x72756e6c6564
 	catalogLock    = dispatcherLock + 1
+	// runTurns is the class of those that stand for runs: two numbers, which are apart from those of one.
+	runTurns = 0x72756e
 )

@@ -123,10 +123,15 @@ func (t *txn) takeTurn(ctx context.Context, ready bool) (bool, error) {
 	return true, nil
 }
 
+// enqueued reports whether the transaction's run waits in the queue of its conversation.
+func (t *txn) enqueued(ctx context.Context) (waits bool, err error) {
+	err = t.tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM enqueued WHERE run_id = $1)`, t.run.runID).Scan(&waits)
+	return waits, err
+}
+
 // hasBegun refuses what cannot be asked of a run that waits in the queue.
 func (t *txn) hasBegun(ctx context.Context) error {
-	var waits bool
-	if err := t.tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM enqueued WHERE run_id = $1)`, t.run.runID).Scan(&waits); err != nil || !waits {
+	if waits, err := t.enqueued(ctx); err != nil || !waits {
 		return err
 	}
 	return &agent.ConflictError{Reason: agent.ConflictRunOpen, RunID: t.run.runID, Detail: "run " + t.run.runID + " waits for others of its conversation and has not begun"}
@@ -236,7 +241,7 @@ func (t *txn) wakeQueue() {
 // QueuedBehind lists the runs that a run in the queue of its conversation waits for, those at work before those that wait; none
 // when it does not wait.
 func (l *Ledger) QueuedBehind(ctx context.Context, runID string) ([]agent.RunAhead, error) {
-	rows, err := l.pool.Query(ctx, `SELECT r.run_id, r.status FROM enqueued q
+	rows, err := l.pool.Query(ctx, `SELECT r.run_id, `+runStatus+` FROM enqueued q
 			JOIN agent_executions r ON r.conversation_id = q.conversation_id AND r.finished_at IS NULL
 			LEFT JOIN enqueued o ON o.run_id = r.run_id
 		WHERE q.run_id = $1 AND (o.run_id IS NULL OR o.place < q.place)

@@ -17,7 +17,8 @@ const runStatus = `CASE WHEN r.pause_intent IS NOT NULL AND r.status IN ('queued
 
 const runColumns = `r.run_id, r.conversation_id, r.root_run_id, r.parent_run_id, r.message_id, r.request_id, r.session_id, r.epoch, ` + runStatus + `,
 	r.input, r.attachments, r.metadata, r.definition, r.start_sequence, r.final_output, r.error, r.created_at, r.started_at, r.finished_at,
-	r.forked_from_run, r.forked_from_sequence`
+	r.forked_from_run, r.forked_from_sequence, r.limits,
+	(SELECT json_build_object('by', p.payload -> 'by', 'reason', p.payload -> 'reason', 'since', p.created_at) FROM intents p WHERE p.id = r.pause_intent)`
 
 func scanRun(row pgx.CollectableRow) (agent.Run, error) {
 	var (
@@ -29,7 +30,8 @@ func scanRun(row pgx.CollectableRow) (agent.Run, error) {
 		forkedAt                *int64
 	)
 	err := row.Scan(&r.RunID, &r.ConversationID, &r.RootRunID, &parent, &r.MessageID, &r.RequestID, &r.SessionID, &r.Epoch, &r.Status,
-		&r.Input, &attachments, &r.Metadata, &definition, &r.StartSequence, &r.FinalOutput, &failure, &r.CreatedAt, &r.StartedAt, &r.FinishedAt, &forkedFrom, &forkedAt)
+		&r.Input, &attachments, &r.Metadata, &definition, &r.StartSequence, &r.FinalOutput, &failure, &r.CreatedAt, &r.StartedAt, &r.FinishedAt, &forkedFrom, &forkedAt,
+		&r.Granted, &r.Pause)
 	if err != nil {
 		return r, err
 	}

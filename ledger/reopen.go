@@ -127,6 +127,11 @@ func (t *txn) reopen(ctx context.Context, r agent.Resume) (step int, err error) 
 	}
 	// Those that were stopped are dispatched again when the new execution comes to them, as often as new ones.
 	t.writes.Queue(`UPDATE commands SET base_no = dispatch_no WHERE run_id = $1 AND state = 'aborted'`, t.run.runID)
+	if r.Limits != nil { // the new execution starts with them
+		if _, err := t.changeLimits(ctx, *r.Limits, r.By, r.Reason); err != nil {
+			return 0, err
+		}
+	}
 	// What an earlier epoch was to be told is for nobody any more; what of it still counts is in the ledger.
 	t.writes.Queue(`UPDATE intents SET delivered_at = clock_timestamp(), last_error = 'the run was resumed' WHERE run_id = $1 AND delivered_at IS NULL`, t.run.runID)
 	t.writes.Queue(`UPDATE agent_executions SET epoch = $2, status = 'queued', status_before = NULL, error = NULL, final_output = NULL, finished_at = NULL

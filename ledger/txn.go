@@ -152,9 +152,14 @@ func (t *txn) open(ctx context.Context, scope txnScope) error {
 	if !scope.begun {
 		batch.Queue("BEGIN")
 	}
-	runLock := "FOR SHARE"
+	runLock, turn := "FOR SHARE", "pg_advisory_xact_lock_shared"
 	if scope.changesRun {
-		runLock = "FOR NO KEY UPDATE"
+		runLock, turn = "FOR NO KEY UPDATE", "pg_advisory_xact_lock"
+	}
+	if !scope.begun {
+		// Those who share a row's lock let others share it however long somebody waits for it alone: at a run with much at work, a
+		// pause or a cancellation would never come to its turn. Advisory locks are given in the order in which they are asked for.
+		batch.Queue(`SELECT `+turn+`($1, hashtext($2))`, runTurns, scope.runID)
 	}
 	batch.Queue(runHeadColumns+runLock, scope.runID).QueryRow(t.scanHead(scope.runID))
 	batch.Queue(lockCounter, scope.runID).QueryRow(func(row pgx.Row) error { return row.Scan(&t.last, &t.chain, &t.now) })

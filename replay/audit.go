@@ -147,7 +147,8 @@ func readRecord(ctx context.Context, record Record, runID string) (*runRecord, e
 			continue // an effect inside of a tool is the tool's
 		}
 		row := &agent.CommandRow{RunID: runID, CommandID: c.CommandID, NodeID: c.NodeID, Kind: c.Kind, Tool: c.Tool, Effect: c.Effect,
-			State: c.State, DispatchNo: c.Dispatches, Sequence: c.Sequence, Result: recorded.CommandResults[c.CommandID], ResultHash: c.ResultHash, Error: c.Error}
+			State: c.State, DispatchNo: c.Dispatches, Sequence: c.Sequence, Result: recorded.CommandResults[c.CommandID], ResultHash: c.ResultHash, Error: c.Error,
+			Tokens: agent.TokensOf(c.Usage)}
 		if slices.Contains(a.fold.InDoubt, c.CommandID) { // what was said of it after the run's end is not part of the run
 			row.State = agent.CommandInDoubt
 		}

@@ -70,7 +70,7 @@ func newStage(a *runRecord, late map[string]bool) *stage {
 		outputs: map[string]string{}, answered: map[string]bool{}, asleep: map[string]string{}, woken: map[string]bool{},
 		sleeps: map[string]func() error{}, names: map[string]string{}}
 	d := a.run.Definition
-	s.in = agent.RunInput{RunID: a.run.RunID, ConversationID: a.run.ConversationID, Epoch: a.run.Epoch, Agent: d.Agent, Mode: d.Mode, Limits: d.Limits,
+	s.in = agent.RunInput{RunID: a.run.RunID, ConversationID: a.run.ConversationID, Epoch: a.run.Epoch, Agent: d.Agent, Mode: d.Mode, Limits: a.run.Limits(),
 		Policy: &agent.Policy{Replay: agent.AuditReplay}, Plan: a.shape, State: agent.State{Status: agent.Running, Epoch: a.run.Epoch}}
 	if d.Policy != nil {
 		s.in.Policy.Rules = d.Policy.Rules

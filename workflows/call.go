@@ -20,6 +20,9 @@ func do[In, Out any](ctx workflow.Context, name agent.Activity[In, Out], in In, 
 func (e *execution) callPlanner(ctx workflow.Context, call agent.Call) agent.PlannerReply {
 	var reply agent.PlannerReply
 	asked := policy.Command{Kind: agent.PlanCommand, Effect: classOf(agent.PlanCommand)}
+	if over, _ := e.admit(ctx, call, asked, "", e.commandRests); over != nil {
+		return agent.PlannerReply{Reply: over.Reply}
+	}
 	settled := e.command(ctx, call, asked, "plan", e.commandRests, func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (_ agent.Reply, err error) {
 		reply, err = do(ctx, agent.CallPlanner, agent.PlannerCall{Call: call}, opts)
 		return reply.Reply, err
@@ -33,6 +36,9 @@ func (e *execution) callPlanner(ctx workflow.Context, call agent.Call) agent.Pla
 func (e *execution) callModel(ctx workflow.Context, in agent.ModelCall, summary string, rests rests) agent.ModelReply {
 	var reply agent.ModelReply
 	asked := policy.Command{Kind: agent.ModelCommand, Effect: classOf(agent.ModelCommand)}
+	if over, _ := e.admit(ctx, in.Call, asked, "", rests); over != nil {
+		return agent.ModelReply{Reply: over.Reply}
+	}
 	settled := e.command(ctx, in.Call, asked, summary, rests, func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (_ agent.Reply, err error) {
 		in.Call = call
 		if in.Turn > 0 {
@@ -64,9 +70,11 @@ func (e *execution) await(ctx workflow.Context, in agent.WaitCall, summary strin
 func (e *execution) callTool(ctx workflow.Context, in agent.ToolCall, request agent.ToolRequest, summary string, rests rests) agent.Reply {
 	var reply agent.Reply
 	asked := policy.Command{Kind: agent.ToolCommand, Tool: in.Tool, Effect: request.Effect}
-	if over := e.guardLoop(ctx, in, request.Digest, rests); over != nil {
+	over, leave := e.admit(ctx, in.Call, asked, request.Digest, rests)
+	if over != nil {
 		return over.Reply
 	}
+	defer leave()
 	settled := e.command(ctx, in.Call, asked, summary, rests, func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (_ agent.Reply, err error) {
 		in.Call = call
 		reply, err = do(ctx, agent.CallTool, in, opts)
@@ -89,13 +97,6 @@ func (e *execution) command(ctx workflow.Context, call agent.Call, asked policy.
 		e.forbidden = forbidden
 		e.cancel()
 		return unbegun(call, forbidden.Message)
-	}
-	if over := e.admit(ctx, call, asked, rests); over != nil {
-		return over
-	}
-	if asked.Kind == agent.ToolCommand {
-		e.calling++
-		defer func() { e.calling-- }()
 	}
 	opts := effectOptions(call, summary)
 	for {

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -11,49 +12,56 @@ import (
 )
 
 // admit keeps a command from being scheduled at which the run meets a limit: it parks until there is more, or gives the failure
-// that the command ends with. A nil result means that it may be scheduled.
-func (e *execution) admit(ctx workflow.Context, call agent.Call, asked policy.Command, rests rests) *agent.SettleReply {
-	if e.walked(call) {
-		return nil
+// that the command ends with. A nil result means that it may be scheduled; it counts as at work until leave is called. digest is short
+// for what a loop calls a tool with, "" for every other command.
+func (e *execution) admit(ctx workflow.Context, call agent.Call, asked policy.Command, digest string, rests rests) (refused *agent.SettleReply, leave func()) {
+	if !e.walked(call) {
+		refused = e.exceed(call, e.limit(ctx, rests, func() (agent.LimitReachedData, bool) {
+			if d, over := e.budget(asked); over {
+				return d, true
+			}
+			return e.repetition(asked.Tool, digest)
+		}))
 	}
-	return e.exceed(call, e.limit(ctx, rests, func() (d agent.LimitReachedData, over bool) {
-		switch asked.Kind {
-		case agent.PlanCommand, agent.ModelCommand:
-			d = agent.LimitReachedData{Limit: agent.LimitTokens, Used: int64(e.state.Tokens), Most: int64(e.limits.MaxTokens)}
-		case agent.ToolCommand:
-			d = agent.LimitReachedData{Limit: agent.LimitToolCalls, Used: int64(e.state.ToolCalls + e.calling), Most: int64(e.limits.MaxToolCalls), Tool: asked.Tool}
-		default:
-			return d, false
-		}
-		return d, d.Most > 0 && d.Used >= d.Most
-	}))
+	if refused != nil || asked.Kind != agent.ToolCommand {
+		return refused, func() {}
+	}
+	e.remember(digest) // without waiting, so that no other one is admitted before this one counts
+	if e.walked(call) && !slices.Contains(e.in.State.Open, call.CommandID) && !slices.Contains(e.in.State.InDoubt, call.CommandID) {
+		return nil, func() {} // it has its outcome, and was counted with that
+	}
+	e.calling++
+	return nil, func() { e.calling-- }
 }
 
-// guardLoop keeps a loop from calling the same tool with the same arguments for ever.
-func (e *execution) guardLoop(ctx workflow.Context, in agent.ToolCall, digest string, rests rests) *agent.SettleReply {
+// budget is what the run has used of what a command would use more of.
+func (e *execution) budget(asked policy.Command) (d agent.LimitReachedData, over bool) {
+	switch asked.Kind {
+	case agent.PlanCommand, agent.ModelCommand:
+		d = agent.LimitReachedData{Limit: agent.LimitTokens, Used: int64(e.state.Tokens), Most: int64(e.limits.MaxTokens)}
+	case agent.ToolCommand:
+		d = agent.LimitReachedData{Limit: agent.LimitToolCalls, Used: int64(e.state.ToolCalls + e.calling), Most: int64(e.limits.MaxToolCalls), Tool: asked.Tool}
+	default:
+		return d, false
+	}
+	return d, d.Most > 0 && d.Used >= d.Most
+}
+
+// repetition tells how often a loop has called the same tool with the same arguments, so that it does not do so for ever.
+func (e *execution) repetition(tool, digest string) (d agent.LimitReachedData, over bool) {
 	if digest == "" {
-		return nil
+		return d, false
 	}
-	count := e.repeated(digest)
-	if e.walked(in.Call) {
-		return nil
-	}
-	return e.exceed(in.Call, e.limit(ctx, rests, func() (agent.LimitReachedData, bool) {
-		most := e.limits.MaxRepeats
-		return agent.LimitReachedData{Limit: agent.LimitRepeats, Used: int64(count), Most: int64(most), Tool: in.Tool}, most > 0 && count > most
-	}))
+	d = agent.LimitReachedData{Limit: agent.LimitRepeats, Used: int64(e.calledBefore(digest)), Most: int64(e.limits.MaxRepeats), Tool: tool}
+	return d, d.Most > 0 && d.Used >= d.Most
 }
 
-// walked reports whether a command is of the turn that an execution of an earlier epoch was in. It walks through that once more,
-// mostly for what is on record. A hand-over tells which tool calls of the turn are: those are not walked through.
+// walked reports whether a command was let begin by an execution of an earlier epoch, whose last turn this one walks through once
+// more: it meets what is on record of it. Calls of that turn that had not begun are held to the limits like all others. A hand-over
+// tells which calls of its turn are through: those are not walked through.
 func (e *execution) walked(call agent.Call) bool {
-	last := e.in.State.Turns[call.NodeID]
-	if last == 0 {
-		return false
-	}
-	turn := agent.TurnCommandID(call.NodeID, last)
-	model, _, ofTool := agent.TurnTool(call.CommandID)
-	return call.CommandID == turn || ofTool && model == turn && e.in.Carried == nil
+	return call.CommandID == agent.TurnCommandID(call.NodeID, e.in.State.Turns[call.NodeID]) ||
+		e.in.Carried == nil && slices.Contains(e.in.Walked, call.CommandID)
 }
 
 // exceed ends the run, and with it a command that is not scheduled because of a limit.
@@ -76,10 +84,13 @@ func (e *execution) exceed(call agent.Call, failure *agent.Error) *agent.SettleR
 // maxRemembered bounds how many different calls the loop guard remembers.
 const maxRemembered = 64
 
-// repeated counts a call and tells how often it was made. Of many different calls only the last are remembered.
-func (e *execution) repeated(digest string) int {
+// remember counts a call of a loop. Of many different calls only the last are remembered.
+func (e *execution) remember(digest string) {
+	if digest == "" {
+		return
+	}
 	call := agent.RepeatedCall{Digest: digest, Count: 1}
-	if at := slices.IndexFunc(e.calls, func(c agent.RepeatedCall) bool { return c.Digest == digest }); at >= 0 {
+	if at := e.calledAt(digest); at >= 0 {
 		call.Count += e.calls[at].Count
 		e.calls = slices.Delete(e.calls, at, at+1)
 	}
@@ -87,7 +98,18 @@ func (e *execution) repeated(digest string) int {
 	if n := len(e.calls) - maxRemembered; n > 0 {
 		e.calls = slices.Delete(e.calls, 0, n)
 	}
-	return call.Count
+}
+
+// calledBefore tells how often a call was made, as far as that is remembered.
+func (e *execution) calledBefore(digest string) int {
+	if at := e.calledAt(digest); at >= 0 {
+		return e.calls[at].Count
+	}
+	return 0
+}
+
+func (e *execution) calledAt(digest string) int {
+	return slices.IndexFunc(e.calls, func(c agent.RepeatedCall) bool { return c.Digest == digest })
 }
 
 // limit holds a run to a limit. Where it is over, the run parks until it is raised, or the result is the failure that it ends
@@ -98,17 +120,30 @@ func (e *execution) limit(ctx workflow.Context, rests rests, over func() (agent.
 		if !is {
 			return nil
 		}
-		if !e.reach(d) {
-			return agent.Failed(agent.CodeLimit, "the run has met its limit %s of %d", d.Limit, d.Most)
+		if !e.reach(ctx, d) {
+			return agent.Failed(agent.CodeLimit, "%s", beyond(d))
 		}
-		if !e.park(ctx, forLimit, rests, func() bool { _, is := over(); return !is }) {
+		// Another limit that is not enough either is told of.
+		goesOn := func() bool { d, is := over(); return !is || !slices.Contains(e.met, metLimit{d.Limit, d.Most}) }
+		if !e.park(ctx, forLimit, rests, goesOn) {
 			return &agent.Error{Code: agent.CodeCancelled, Message: "the run was stopped at a limit"}
 		}
 	}
 }
 
-// reach tells that a limit was met, and reports whether the run parks at it.
-func (e *execution) reach(d agent.LimitReachedData) (parks bool) {
+// beyond says which limit a run has met, and where.
+func beyond(d agent.LimitReachedData) string {
+	switch d.Limit {
+	case agent.LimitRepeats:
+		return fmt.Sprintf("tool %s was called %d times with the same arguments: that is the run's limit max_repeats", d.Tool, d.Used)
+	case agent.LimitTime:
+		return fmt.Sprintf("the run took longer than its limit of %s (timeout)", time.Duration(d.Most)*time.Millisecond)
+	}
+	return fmt.Sprintf("the run has met its limit %s of %d", d.Limit, d.Most)
+}
+
+// reach tells that a limit was met, and reports whether the run parks at it. What parks the run is on record before it does.
+func (e *execution) reach(ctx workflow.Context, d agent.LimitReachedData) (parks bool) {
 	if e.limits.OnLimit == "" {
 		return false // as runs did from before limit_reached was written
 	}
@@ -116,6 +151,9 @@ func (e *execution) reach(d agent.LimitReachedData) (parks bool) {
 	if met := (metLimit{d.Limit, d.Most}); !slices.Contains(e.met, met) {
 		e.met = append(e.met, met)
 		e.fact(agent.LimitReachedType, "", d)
+		if d.Parked {
+			e.record(ctx, "")
+		}
 	}
 	return d.Parked
 }
@@ -142,19 +180,19 @@ func (e *execution) watchTime(ctx workflow.Context) {
 			return
 		}
 		limit := e.limits.Timeout
+		if e.spent >= time.Duration(limit) { // since an earlier execution, or a limit that was lowered
+			e.outOfTime(ctx, limit)
+			continue
+		}
 		timerCtx, stop := workflow.WithCancel(ctx)
 		timer := workflow.NewTimerWithOptions(timerCtx, max(time.Millisecond, time.Duration(limit)-e.spent), workflow.TimerOptions{Summary: "the run's time limit"})
 		e.workingSince = workflow.Now(ctx)
 		err := workflow.Await(ctx, func() bool { return timer.IsReady() || !atWork() || e.limits.Timeout != limit })
 		stopped := err != nil || ctx.Err() != nil
-		over := !stopped && timer.IsReady()
 		stop()
 		e.stopClock(ctx)
 		if stopped {
 			return
-		}
-		if over && e.spent >= time.Duration(limit) {
-			e.outOfTime(ctx, limit)
 		}
 	}
 }
@@ -170,19 +208,19 @@ func (e *execution) stopClock(ctx workflow.Context) {
 // outOfTime parks the run at its time limit, until that is raised, or ends it.
 func (e *execution) outOfTime(ctx workflow.Context, limit agent.Duration) {
 	d := agent.LimitReachedData{Limit: agent.LimitTime, Used: e.spent.Milliseconds(), Most: time.Duration(limit).Milliseconds()}
-	if !e.reach(d) {
-		e.tooLong()
+	e.timeUp = true // what is at work ends; nothing begins
+	if !e.reach(ctx, d) {
+		e.tooLong(d)
 		return
 	}
-	e.timeUp = true // what is at work ends; nothing begins
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		_ = workflow.Await(ctx, func() bool { return time.Duration(e.limits.Timeout) > e.spent })
 		e.timeUp = false
 	})
 }
 
-func (e *execution) tooLong() {
-	e.exceeded = agent.Failed(agent.CodeLimit, "the run took longer than its limit of %s", e.limits.Timeout)
+func (e *execution) tooLong(d agent.LimitReachedData) {
+	e.exceeded = agent.Failed(agent.CodeLimit, "%s", beyond(d))
 	e.cancel()
 }
 
@@ -195,6 +233,6 @@ func (e *execution) watchWallTime(ctx workflow.Context) {
 	e.workingSince = workflow.Now(ctx)
 	timer := workflow.NewTimerWithOptions(ctx, max(time.Millisecond, time.Duration(e.limits.Timeout)-e.spent), workflow.TimerOptions{Summary: "the run's time limit"})
 	if timer.Get(ctx, nil) == nil {
-		e.tooLong()
+		e.tooLong(agent.LimitReachedData{Limit: agent.LimitTime, Most: time.Duration(e.limits.Timeout).Milliseconds()})
 	}
 }

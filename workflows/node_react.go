@@ -24,7 +24,7 @@ func (e *execution) runReact(ctx workflow.Context, i int) {
 			return agent.LimitReachedData{Limit: agent.LimitSteps, Used: int64(turn - 1), Most: int64(e.limits.MaxSteps)}, turn > e.limits.MaxSteps
 		}); failure != nil {
 			if failure.Code != agent.CodeCancelled {
-				failure.Message = fmt.Sprintf("no answer after %d model turns", e.limits.MaxSteps)
+				failure.Message = fmt.Sprintf("no answer after %d model turns (max_steps)", e.limits.MaxSteps)
 				e.nodeFailed(ctx, i, failure)
 			}
 			return

@@ -20,7 +20,8 @@ func anyEffect(t *rapid.T, label string) effect {
 		ends: rapid.SampledFrom([]ending{commits, commits, commits, commits, fails, fails, refused, lost, unheard, doubts}).Draw(t, label+" ends"),
 		code: rapid.SampledFrom([]agent.Code{agent.CodeToolFailed, agent.CodeTimeout, agent.CodeInternal}).Draw(t, label+" code"),
 		// Odd times, so that hardly two things happen at once.
-		takes: time.Duration(rapid.Int64Range(int64(time.Minute), int64(3*time.Hour)).Draw(t, label+" takes")),
+		takes:  time.Duration(rapid.Int64Range(int64(time.Minute), int64(3*time.Hour)).Draw(t, label+" takes")),
+		tokens: rapid.IntRange(0, 100).Draw(t, label+" tokens"),
 	}
 }
 
@@ -120,8 +121,8 @@ func checkPlanRun(t *rapid.T, w *world) {
 	checkCommands(t, w)
 	checkEnd(t, w, how)
 	state, fold := w.snapshot().State, w.fold()
-	require.Equal(t, []any{fold.Started, fold.Finished, fold.Failed, fold.Skipped, fold.Cursor, fold.Status},
-		[]any{state.Started, state.Finished, state.Failed, state.Skipped, state.Cursor, state.Status}, "the state is the fold of the record")
+	require.Equal(t, []any{fold.Started, fold.Finished, fold.Failed, fold.Skipped, fold.Cursor, fold.Status, fold.ToolCalls, fold.Tokens},
+		[]any{state.Started, state.Finished, state.Failed, state.Skipped, state.Cursor, state.Status, state.ToolCalls, state.Tokens}, "the state is the fold of the record")
 }
 
 // checkCommands: what is committed or has failed is not scheduled again, and no command is scheduled without end.
@@ -243,6 +244,7 @@ func TestAnyLoopIsExecutedByItsRules(t *testing.T) {
 				asked = rapid.IntRange(1, 5).Draw(rt, id+" asks for")
 			}
 			e := asks(asked)
+			e.tokens = 7 * turn
 			e.takes = time.Duration(rapid.Int64Range(int64(time.Minute), int64(time.Hour)).Draw(rt, id+" takes"))
 			e.ends = rapid.SampledFrom([]ending{commits, commits, unheard}).Draw(rt, id+" ends")
 			s[id] = []effect{e}
@@ -278,6 +280,7 @@ func TestAnyLoopIsExecutedByItsRules(t *testing.T) {
 		}
 		require.Equal(rt, w.calls, run(t, in, s).calls, "the same input gives the same commands")
 		state, fold := w.snapshot().State, w.fold()
-		require.Equal(rt, []any{fold.Started, fold.Finished, fold.Failed, fold.Status}, []any{state.Started, state.Finished, state.Failed, state.Status})
+		require.Equal(rt, []any{fold.Started, fold.Finished, fold.Failed, fold.Status, fold.ToolCalls, fold.Tokens},
+			[]any{state.Started, state.Finished, state.Failed, state.Status, state.ToolCalls, state.Tokens})
 	})
 }

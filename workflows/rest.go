@@ -128,7 +128,7 @@ func (e *execution) count(parked bool) {
 }
 
 // watchRest tells the ledger whenever nothing of the run can go on by itself, and why. That it goes on again is written with what
-// lets it go on, unless that is a time.
+// lets it go on, unless that is a time, or other limits: whether they are enough is for the run to know.
 func (e *execution) watchRest(ctx workflow.Context) {
 	stands := func() bool { return e.atRest() && !e.over && e.parkedAs() != "" }
 	for {
@@ -142,6 +142,9 @@ func (e *execution) watchRest(ctx workflow.Context) {
 		}
 		if workflow.Await(ctx, func() bool { return !stands() || e.parkedAs() != told }) != nil {
 			return
+		}
+		if told == agent.LimitReached && !stands() && !e.over {
+			e.record(ctx, agent.Running)
 		}
 	}
 }

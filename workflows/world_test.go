@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -55,6 +56,8 @@ type effect struct {
 	said int64
 	// asked: the gate asks for an approval first.
 	asked *question
+	// tokens are those that a model's command uses.
+	tokens int
 	// begun is called when the command has begun (or would have, when refused).
 	begun func(*world)
 }
@@ -93,6 +96,9 @@ type world struct {
 	// finishing is called when Finish has begun, recording when Record has.
 	finishing, recording func(*world)
 	intents              int64
+	// pausedBy is the intent that has paused the run, 0 for none.
+	pausedBy  int64
+	refusedBy int64 // the one that the gate has refused a command for last
 	// had is the end that the run had before Finish, nil for none.
 	had *agent.FinishReply
 	// calls are in the order in which the workflow scheduled them. atWork are the commands between begin and end, most is
@@ -181,6 +187,8 @@ func register[In, Out any](w *world, name agent.Activity[In, Out], scope func(In
 			complete := func() {
 				out, err := p.end()
 				switch {
+				case errors.Is(err, errPaused):
+					err = temporal.NewNonRetryableApplicationError(err.Error(), string(agent.CodePaused), nil, w.refusedBy)
 				case errors.Is(err, errHeartbeat):
 					err = temporal.NewHeartbeatTimeoutError()
 				case err != nil:
@@ -198,6 +206,9 @@ func register[In, Out any](w *world, name agent.Activity[In, Out], scope func(In
 
 // errHeartbeat is what the server says of an activity whose worker was lost.
 var errHeartbeat = errors.New("heartbeat timeout")
+
+// errPaused is what the gate says of a command that would begin while the run is paused.
+var errPaused = errors.New("the run is paused")
 
 // pending is an activity at work.
 type pending[Out any] struct {
@@ -272,6 +283,11 @@ func (w *world) command(c agent.Call, kind agent.CommandKind, tool string, class
 	case agent.MayExecute:
 		if w.status == agent.Cancelling {
 			return refuse(agent.CodeCancelled, "the run is being cancelled")
+		}
+		if w.pausedBy != 0 {
+			w.refusedBy = w.pausedBy
+			w.used[c.CommandID]-- // it has not begun
+			return commandEnd{end: func() (agent.Reply, effect, error) { return agent.Reply{}, e, errPaused }}
 		}
 	case agent.Inject, agent.InjectFailure, agent.IsInDoubt:
 		w.used[c.CommandID]-- // it was not dispatched
@@ -351,7 +367,9 @@ func (w *world) conclude(c agent.Call, row *agent.CommandRow, e effect, turn int
 	switch e.ends {
 	case commits, asked, unheard:
 		w.decide(row, agent.Committed, nil)
-		w.append(agent.CommandCommitted, c.NodeID, c.CommandID, agent.CommandCommittedData{Kind: row.Kind, Turn: turn})
+		row.Tokens = e.tokens
+		w.append(agent.CommandCommitted, c.NodeID, c.CommandID, agent.CommandCommittedData{Kind: row.Kind, Turn: turn,
+			Usage: json.RawMessage(fmt.Sprintf(`{"output_tokens": %d}`, e.tokens))})
 		if row.Kind == agent.PlanCommand && e.plan != nil {
 			w.append(agent.PlanGenerated, c.NodeID, "", agent.PlanGeneratedData{TaskGraph: planOf(e.plan)})
 		}
@@ -529,7 +547,7 @@ func replyOf(row *agent.CommandRow) agent.Reply {
 	r := agent.Reply{Sequence: row.Sequence, DispatchNo: row.DispatchNo, Error: row.Error, Outcome: agent.OutcomeUnknown}
 	switch row.State {
 	case agent.Committed:
-		r.Outcome = agent.OutcomeCommitted
+		r.Outcome, r.Tokens = agent.OutcomeCommitted, row.Tokens
 	case agent.CommandFailed:
 		r.Outcome = agent.OutcomeFailed
 	case agent.CommandAborted:

@@ -46,6 +46,8 @@ type agentConfig struct {
 	Instructions string       `yaml:"instructions"`
 	Tools        []string     `yaml:"tools"`
 	Limits       limitsConfig `yaml:"limits"`
+	// RequirePlan: a run has to bring its plan; none is made for it.
+	RequirePlan bool `yaml:"require_plan"`
 	// History bounds what a prompt tells of the conversation.
 	History historyConfig `yaml:"history"`
 	// Policy are rules on the agent's commands; the first that matches decides, and what none matches is executed.
@@ -55,9 +57,13 @@ type agentConfig struct {
 }
 
 type limitsConfig struct {
-	MaxSteps    int            `yaml:"max_steps"`
-	MaxParallel int            `yaml:"max_parallel"`
-	Timeout     agent.Duration `yaml:"timeout"`
+	MaxSteps     int            `yaml:"max_steps"`
+	MaxToolCalls int            `yaml:"max_tool_calls"`
+	MaxTokens    int            `yaml:"max_tokens"`
+	MaxRepeats   int            `yaml:"max_repeats"`
+	MaxParallel  int            `yaml:"max_parallel"`
+	Timeout      agent.Duration `yaml:"timeout"`
+	OnLimit      agent.OnLimit  `yaml:"on_limit"`
 }
 
 type historyConfig struct {
@@ -149,8 +155,9 @@ func (c *config) check() error {
 		if a.Mode != agent.ModePlan && a.Mode != agent.ModeReact {
 			bad("agents.%s.mode: %q; want plan or react", name, a.Mode)
 		}
-		if a.Limits.MaxSteps < 0 || a.Limits.MaxParallel < 0 {
-			bad("agents.%s.limits: must not be negative", name)
+		agent.Limits(a.Limits).Check(func(field, message string) { bad("agents.%s.limits.%s: %s", name, field, message) })
+		if a.RequirePlan && a.Mode == agent.ModeReact {
+			bad("agents.%s.require_plan: an agent of mode react works without a plan", name)
 		}
 		if n := a.History.MaxTokens; n != 0 && n < agent.MinHistoryTokens {
 			bad("agents.%s.history.max_tokens: %d; want at least %d", name, n, agent.MinHistoryTokens)
@@ -213,9 +220,10 @@ func (c *config) blueprints() []agent.Blueprint {
 		a := c.Agents[name]
 		m := c.Models[a.Model]
 		agents = append(agents, agent.Blueprint{Name: name, Mode: a.Mode, Instructions: a.Instructions, Tools: a.Tools,
-			Model:   agent.ModelRef{Name: a.Model, Provider: m.Provider, Model: m.Model},
-			Limits:  agent.Limits{MaxSteps: a.Limits.MaxSteps, MaxParallel: a.Limits.MaxParallel, Timeout: a.Limits.Timeout},
-			History: agent.History{MaxTokens: a.History.MaxTokens}, Policy: a.policy(), ApprovalTimeout: a.ApprovalTimeout})
+			Model:       agent.ModelRef{Name: a.Model, Provider: m.Provider, Model: m.Model},
+			Limits:      agent.Limits(a.Limits),
+			RequirePlan: a.RequirePlan,
+			History:     agent.History{MaxTokens: a.History.MaxTokens}, Policy: a.policy(), ApprovalTimeout: a.ApprovalTimeout})
 	}
 	return agents
 }

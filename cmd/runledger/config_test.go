@@ -125,6 +125,21 @@ tools: {http_request: {approve: 'args.method != "GET"'}, clock: {approve: "true"
 	require.Equal(t, map[string]string{"close": "true"}, cfg.MCPServers["bank"].Approve)
 }
 
+func TestLimitsOfAnAgent(t *testing.T) {
+	cfg, err := parseConfig([]byte(`
+models: {default: {provider: scripted}}
+agents:
+  bounded:
+    limits: {max_steps: 5, max_tool_calls: 6, max_tokens: 7, max_repeats: 8, max_parallel: 9, timeout: 10m, on_limit: fail}
+    require_plan: true
+`))
+	require.NoError(t, err)
+	bounded := cfg.blueprints()[0]
+	require.Equal(t, agent.Limits{MaxSteps: 5, MaxToolCalls: 6, MaxTokens: 7, MaxRepeats: 8, MaxParallel: 9,
+		Timeout: agent.Duration(10 * time.Minute), OnLimit: agent.OnLimitFail}, bounded.Limits)
+	require.True(t, bounded.RequirePlan)
+}
+
 func TestConfigOfNothing(t *testing.T) {
 	t.Setenv("OPENAI_API_KEY", "")
 	t.Setenv("OPENAI_BASE_URL", "")
@@ -177,7 +192,7 @@ func TestBadConfig(t *testing.T) {
 		"missing model":             {"models: {default: {provider: openai}}", "models.default.model"},
 		"agent without model":       {"models: {x: {provider: scripted}}\nagents: {a: {model: y}}", "agents.a.model"},
 		"unknown mode":              {"agents: {a: {mode: dream}}", "agents.a.mode"},
-		"negative limit":            {"agents: {a: {limits: {max_steps: -1}}}", "agents.a.limits"},
+		"negative limit":            {"agents: {a: {limits: {max_steps: -1}}}", "agents.a.limits.max_steps: must not be negative"},
 		"small history":             {"agents: {a: {history: {max_tokens: 999}}}", "agents.a.history.max_tokens: 999; want at least 1000"},
 		"negative history":          {"agents: {a: {history: {max_tokens: -1}}}", "agents.a.history.max_tokens"},
 		"server without a way":      {"mcp_servers: {s: {}}", "mcp_servers.s"},
@@ -185,6 +200,9 @@ func TestBadConfig(t *testing.T) {
 		"bad http effect":           {"tools: {http_request: {effects: {GET: maybe}}}", "tools"},
 		"not YAML":                  {"{", "yaml"},
 		"two documents":             {"models: {default: {provider: scripted}}\n---\nagents: {}\n", "more than one document"},
+		"negative tokens":           {"agents: {a: {limits: {max_tokens: -1}}}", "agents.a.limits.max_tokens: must not be negative"},
+		"on_limit":                  {"agents: {a: {limits: {on_limit: stop}}}", `agents.a.limits.on_limit: "stop": want park or fail`},
+		"react with a plan":         {"agents: {a: {mode: react, require_plan: true}}", "agents.a.require_plan: an agent of mode react works without a plan"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parseConfig([]byte(c.yaml))
