@@ -41,10 +41,10 @@ func Of(run *agent.Run, tool string, effect agent.EffectClass, arguments json.Ra
 const (
 	// maxNodes bounds its length.
 	maxNodes = 300
-	// maxSteps bounds the steps of its loops, all together, and maxWork the bytes that they may look at: each of them at most at
-	// everything there is.
-	maxSteps = 100_000
-	maxWork  = 128 << 20
+	// maxWork bounds what its loops look at, in bytes, all together: a step whose condition looks at the element alone counts for
+	// elementWork, any other for all that there is.
+	maxWork     = 32 << 20
+	elementWork = 256
 )
 
 // functions are those that a predicate may call. What they cost, and what they give, is in proportion to what they are given.
@@ -57,7 +57,7 @@ func functions() []string {
 type environment struct {
 	Call
 	// Step counts a step of a loop.
-	Step func() (bool, error) `expr:"__step"`
+	Step func(everything bool) (bool, error) `expr:"__step"`
 }
 
 // Holds evaluates a predicate. The error says why it cannot be: it is malformed, the call lacks what it compares, or it would cost
@@ -67,12 +67,12 @@ func Holds(predicate string, c Call) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	left := maxSteps
-	if c.bytes > 0 {
-		left = min(left, maxWork/c.bytes)
-	}
-	step := func() (bool, error) {
-		if left--; left < 0 {
+	left := maxWork
+	step := func(everything bool) (bool, error) {
+		if left -= elementWork; everything {
+			left -= c.bytes
+		}
+		if left < 0 {
 			return false, errors.New("the call is too large for the loops of the predicate")
 		}
 		return true, nil
@@ -138,11 +138,25 @@ type bounds struct{ fault error }
 func (b *bounds) Visit(node *ast.Node) {
 	switch n := (*node).(type) {
 	case *ast.PredicateNode:
-		step := &ast.CallNode{Callee: &ast.IdentifierNode{Value: "__step"}}
+		names := &named{}
+		ast.Walk(&n.Node, names)
+		step := &ast.CallNode{Callee: &ast.IdentifierNode{Value: stepName}, Arguments: []ast.Node{&ast.BoolNode{Value: names.any}}}
 		n.Node = &ast.ConditionalNode{Cond: step, Exp1: n.Node, Exp2: &ast.NilNode{}}
 	case *ast.BinaryNode:
 		if _, written := n.Right.(*ast.StringNode); n.Operator == "matches" && !written {
 			b.fault = errors.New("matches: the regular expression has to be written out, in quotes")
 		}
+	}
+}
+
+// stepName is what a predicate calls the count of steps by.
+const stepName = "__step"
+
+// named finds out whether the condition of a loop looks at more than the element: at anything that has a name.
+type named struct{ any bool }
+
+func (n *named) Visit(node *ast.Node) {
+	if id, ok := (*node).(*ast.IdentifierNode); ok && id.Value != stepName {
+		n.any = true
 	}
 }
