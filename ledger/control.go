@@ -18,6 +18,9 @@ func (l *Ledger) Pause(ctx context.Context, owner, runID, by, reason string) (ag
 		if t.run.pausedBy != 0 {
 			return nil
 		}
+		if err := t.mustHaveBegun(ctx); err != nil {
+			return err
+		}
 		if err := t.event(agent.RunPaused, "", "", 0, agent.PausedData{By: textSafe(by), Reason: textSafe(reason)}); err != nil {
 			return err
 		}
@@ -54,6 +57,9 @@ func (l *Ledger) Unpause(ctx context.Context, owner, runID, by, reason string) (
 // Errors: *agent.NotFoundError, and *agent.ConflictError when the run has not begun, has ended or is being cancelled.
 func (l *Ledger) ChangeLimits(ctx context.Context, owner, runID string, limits agent.Limits, by, reason string) (agent.Run, error) {
 	return l.control(ctx, owner, runID, "change the limits of", func(t *txn) error {
+		if err := t.mustHaveBegun(ctx); err != nil {
+			return err
+		}
 		now, err := t.changeLimits(ctx, limits, by, reason)
 		if err != nil {
 			return err
@@ -98,6 +104,16 @@ func (l *Ledger) AtWork(ctx context.Context, runID string) ([]agent.WorkingComma
 	return commands, nil
 }
 
+// mustHaveBegun refuses what would be written before a run's first event.
+func (t *txn) mustHaveBegun(ctx context.Context) error {
+	waits, err := t.enqueued(ctx)
+	if err == nil && waits {
+		err = &agent.ConflictError{Reason: agent.ConflictNotBegun, RunID: t.run.runID,
+			Detail: "run " + t.run.runID + " waits for others of its conversation and has not begun"}
+	}
+	return err
+}
+
 // control lets a person change a run that is open.
 func (l *Ledger) control(ctx context.Context, owner, runID, what string, change func(*txn) error) (agent.Run, error) {
 	run, err := l.Run(ctx, owner, runID)
@@ -110,11 +126,6 @@ func (l *Ledger) control(ctx context.Context, owner, runID, what string, change 
 		}
 		if t.run.status == agent.Cancelling {
 			return &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + runID + " is being cancelled"}
-		}
-		if waits, err := t.enqueued(ctx); err != nil {
-			return err
-		} else if waits {
-			return &agent.ConflictError{Reason: agent.ConflictNotBegun, RunID: runID, Detail: "run " + runID + " waits for others of its conversation and has not begun"}
 		}
 		return change(t)
 	})

@@ -94,6 +94,7 @@ func (e *execution) handOver(ctx workflow.Context) (agent.RunOutput, error) {
 func (e *execution) next(state agent.State) agent.RunInput {
 	next := e.in
 	next.Plan, next.State, next.Limits, next.Heard, next.PausedBy = e.plan, state, e.limits, e.heard, 0
+	next.Walked = nil // Loops says where they go on
 	if e.paused() {
 		next.PausedBy = e.pausedBy
 	}
@@ -125,8 +126,9 @@ func (e *execution) firstTry(nodeID string) int {
 // loop is a node in a loop, of turns or of tries.
 type loop struct {
 	agent.LoopPosition
-	// tools are the calls that the turn asks for.
-	tools []agent.ToolRequest
+	// tools are the calls that the turn asks for, counted those that the loop guard has counted.
+	tools   []agent.ToolRequest
+	counted agent.Bits
 }
 
 // enterLoop finds where a node's loop goes on: where an execution that has handed over says, else in the last turn on record,
@@ -163,7 +165,7 @@ func (e *execution) callsOver() []agent.RepeatedCall {
 			continue
 		}
 		for k, tool := range at.tools {
-			if at.Ended.Has(k) {
+			if at.Ended.Has(k) || !at.counted.Has(k) {
 				continue
 			}
 			if c := slices.IndexFunc(calls, func(c agent.RepeatedCall) bool { return c.Digest == tool.Digest }); c >= 0 {

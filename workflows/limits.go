@@ -26,6 +26,9 @@ func (e *execution) admit(ctx workflow.Context, call agent.Call, asked policy.Co
 	if refused != nil || asked.Kind != agent.ToolCommand {
 		return refused, func() {}
 	}
+	if _, k, ok := agent.TurnTool(call.CommandID); ok && e.loops[call.NodeID] != nil {
+		e.loops[call.NodeID].counted = e.loops[call.NodeID].counted.With(k)
+	}
 	e.remember(digest) // without waiting, so that no other one is admitted before this one counts
 	if e.walked(call) && !slices.Contains(e.in.State.Open, call.CommandID) && !slices.Contains(e.in.State.InDoubt, call.CommandID) {
 		return nil, func() {} // it has its outcome, and was counted with that

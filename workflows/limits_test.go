@@ -34,7 +34,7 @@ func (w *world) reached() (told []string) {
 	return told
 }
 
-// parks makes a run park at its limits, ends makes it fail.
+// parksWith makes a run park at its limits, ends makes it fail.
 func parksWith(in agent.RunInput, limits agent.Limits) agent.RunInput {
 	in.Limits = limits.Or(agent.Limits{OnLimit: agent.OnLimitPark}.Or(in.Limits))
 	return in
@@ -358,4 +358,29 @@ func TestNoLoopGoesBeyondItsLimits(t *testing.T) {
 		require.Equal(rt, []int{fold.ToolCalls, fold.Tokens}, []int{state.ToolCalls, state.Tokens})
 		require.Equal(rt, len(w.reached()) > 0, len(most) > 1)
 	})
+}
+
+// Calls that wait at a limit are not made, however often the run is handed over meanwhile.
+func TestCallsThatWaitAtALimitAreNotCounted(t *testing.T) {
+	t.Parallel()
+	s := script{"main#1": {same(1, "x")}, "main#2": {same(1, "x")}, "main#3": {same(3, "x")}}
+	c := newChain(t, parksWith(react(), agent.Limits{MaxRepeats: 2}), s, soon)
+	for i := range 4 { // it hears something, and is handed over
+		c.after(time.Duration(i+1)*100*time.Hour, c.signal(agent.UnpauseSignal, agent.Intent{ID: int64(i + 1)}))
+	}
+	given := 0
+	for i, most := range []int{3, 4, 9} {
+		c.after(time.Duration(i+1)*1000*time.Hour, func(w *world) {
+			require.GreaterOrEqual(t, len(c.worlds), 4)
+			require.Equal(t, i+2, w.fold().ToolCalls, "as many as it has been given")
+			limits := w.in.Limits
+			limits.MaxRepeats = most
+			given++
+			c.signal(agent.LimitsSignal, agent.Intent{ID: int64(10 + i), Limits: &limits})(w)
+		})
+	}
+	w := c.run()
+	require.NoError(t, w.err)
+	require.Equal(t, 5, w.fold().ToolCalls)
+	require.Equal(t, 3, given, "it has waited for each")
 }
