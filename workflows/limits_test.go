@@ -163,6 +163,7 @@ func TestLimitGivenTooLittle(t *testing.T) {
 	look(500*time.Hour, []string{"max_tokens 500/100", "max_tokens 500/400", "max_tokens 500/500"}, agent.Limits{MaxTokens: 501})
 	w.run()
 	require.NoError(t, w.err)
+	require.Equal(t, 5, int(w.intents), "it has waited for each")
 }
 
 // A run that is parked may be told to fail at its limits instead.

@@ -1,6 +1,7 @@
 package workflows_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -94,6 +95,7 @@ func TestPauseStopsAtCommandBoundaries(t *testing.T) {
 				w := run(t, c.in, s)
 				require.NoError(t, w.err)
 				w.requireNothingBegan()
+				require.Positive(t, later, "it has waited for the end of the pause")
 				require.Equal(t, atRest, later, "a run that is paused for long schedules nothing: %v", w.activities())
 				require.Greater(t, len(w.calls), later)
 				state, fold := w.snapshot().State, w.fold()
@@ -187,6 +189,7 @@ func TestTimeStandsWhilePaused(t *testing.T) {
 		w.later(900*time.Hour, func(w *world) { w.unpause(0) })
 	}}}})
 	require.NoError(t, w.err)
+	require.NotZero(t, slices.Index(eventTypes(w), agent.RunUnpaused)+1, "it has waited for the end of the pause")
 	w.requireNothingBegan()
 }
 
