@@ -133,6 +133,9 @@ func (r *turnReader) read(ctx context.Context, turn int) (unit, error) {
 	return r.page[turn-r.first], nil
 }
 
+// maxEditedBytes bounds what a model is told of the arguments that a call was made with in the place of its own.
+const maxEditedBytes = 2000
+
 func (r *turnReader) readPage(ctx context.Context, last int) error {
 	var ids []string
 	for turn := r.first; turn <= last; turn++ {
@@ -167,6 +170,10 @@ func (r *turnReader) readPage(ctx context.Context, last int) error {
 			text := string(result.Result)
 			if result.State != agent.Committed {
 				text = "The call failed. " + result.Error.Error()
+			}
+			if result.Edited != nil { // else it would take the result for that of what it has asked for
+				note := "Somebody has changed the arguments of this call, which was made with " + agent.Preview(string(result.Edited), maxEditedBytes) + " instead. "
+				text, result.Bytes = note+text, len(note)+max(result.Bytes, len(text))
 			}
 			u = append(u, piece{Message: model.Message{Role: model.ToolRole, Text: text, ToolCallID: asked.ID, ToolName: asked.Name}, whole: result.Bytes})
 		}

@@ -220,4 +220,7 @@ type CommandResult struct {
 	// Bytes is the size of the whole result where a reader asked for its beginning only, else 0.
 	Bytes int
 	Error *Error
+	// Edited are the arguments, without their secrets, that somebody has approved in the place of those that were asked for, where a
+	// reader asked for beginnings only; nil for none.
+	Edited json.RawMessage
 }

@@ -527,7 +527,7 @@ func (s *side) shown(t require.TestingT) (lines []string) {
 	heads, err := s.gate.ResultHeads(ctx, s.run.RunID, ids, 3)
 	require.NoError(t, err)
 	for _, id := range sortedKeys(heads) {
-		lines = append(lines, fmt.Sprintf("head %s %s %s %s %d %v", id, heads[id].Kind, heads[id].State, heads[id].Result, heads[id].Bytes, heads[id].Error))
+		lines = append(lines, fmt.Sprintf("head %s %s %s %s %d %v %s", id, heads[id].Kind, heads[id].State, heads[id].Result, heads[id].Bytes, heads[id].Error, heads[id].Edited))
 	}
 	for before := int64(1 << 40); ; {
 		page, err := s.gate.Transcript(ctx, s.run.ConversationID, before, 2, 3)

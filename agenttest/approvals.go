@@ -152,7 +152,8 @@ func (t *txn) resolveApproval(a *agent.ApprovalRow, shown json.RawMessage) error
 		if shown == nil {
 			shown = a.Edited
 		}
-		value := agent.ShowValue(agent.CanonicalJSON(shown))
+		t.command.edited = agent.CanonicalJSON(shown)
+		value := agent.ShowValue(t.command.edited)
 		data.Arguments, data.ArgumentsHash = &value, a.Hash
 	}
 	t.command.Approval = a

@@ -55,7 +55,7 @@ func TestAnApproval(t *testing.T) {
 		state  agent.CommandState
 	}{
 		"approved": {&agent.ApprovalAnswer{Approve: true, By: "ann"}, []string{`{"n":200}`}, `{"n":400}`, agent.Committed},
-		"edited":   {&agent.ApprovalAnswer{Approve: true, By: "ann", Arguments: edited}, []string{`{"n":3}`}, `{"n":6}`, agent.Committed},
+		"edited":   {&agent.ApprovalAnswer{Approve: true, By: "ann", Arguments: edited}, []string{`{"n":3}`}, `Somebody has changed the arguments of this call, which was made with {"n":3} instead. {"n":6}`, agent.Committed},
 		"denied":   {&agent.ApprovalAnswer{By: "ann", Note: "ask the customer first"}, nil, "APPROVAL_DENIED: denied by ann: ask the customer first", agent.CommandFailed},
 		"expired":  {nil, nil, "APPROVAL_EXPIRED: nobody answered in time whether the call may be made", agent.CommandFailed},
 	} {

@@ -163,7 +163,7 @@ func (t *txn) writeRow(b agent.Begin, dispatchNo int, deadline time.Time) {
 		c.model = b.Model.Model
 	}
 	if old := t.command; old != nil {
-		c.BaseNo, c.Resolution, c.Approval, c.askedNo = old.BaseNo, old.Resolution, old.Approval, old.askedNo
+		c.BaseNo, c.Resolution, c.Approval, c.askedNo, c.edited = old.BaseNo, old.Resolution, old.Approval, old.askedNo, old.edited
 		if old.DispatchNo > 0 {
 			c.emittedAt = old.emittedAt
 		}

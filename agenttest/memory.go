@@ -67,6 +67,8 @@ type row struct {
 	emittedAt time.Time
 	decidedAt *time.Time
 	askedNo   int // which question of the ledger its approval is
+	// edited are the arguments of the answer, as they may be shown; nil when it has left them as they were.
+	edited json.RawMessage
 }
 
 func newMemory(tx agent.Tx) *memory {

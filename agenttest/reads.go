@@ -60,6 +60,14 @@ func (m *memory) ResultHeads(ctx context.Context, runID string, commandIDs []str
 		r.Result = r.Result[:min(len(r.Result), maxBytes)]
 		results[id] = r
 	}
+	if err == nil {
+		err = m.read(runID, func(run *run) {
+			for id, r := range results {
+				r.Edited = run.rows[id].edited
+				results[id] = r
+			}
+		})
+	}
 	return results, err
 }
 

@@ -130,7 +130,9 @@ func TestApprovals(t *testing.T) {
 		object{"decision": "approve", "arguments": object{"method": "BREW", "url": fx.URL}}, &problem))
 	require.Equal(t, "/arguments/method", problem.Pointer)
 	c.answer(t, question, object{"decision": "approve", "arguments": object{"method": "POST", "url": fx.URL + "/do/b"}})
-	require.Contains(t, c.output(t, edited.RunID), `"did":"b"`)
+	output := c.output(t, edited.RunID)
+	require.Contains(t, output, `"did":"b"`)
+	require.Contains(t, output, "Somebody has changed the arguments of this call", "the model does not take it for what it has asked for")
 	require.Equal(t, []string{"POST /do/b"}, fx.did(key(edited)))
 
 	c.answer(t, c.asked(t, denied.RunID), object{"decision": "deny", "by": "ada", "note": "not on a Sunday"})

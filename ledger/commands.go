@@ -92,7 +92,8 @@ func (l *Ledger) Results(ctx context.Context, runID string, commandIDs []string)
 // ResultHeads is Results of which no more than the first maxBytes bytes of each are read.
 func (l *Ledger) ResultHeads(ctx context.Context, runID string, commandIDs []string, maxBytes int) (map[string]agent.CommandResult, error) {
 	rows, err := l.pool.Query(ctx, `SELECT c.command_id, c.kind, c.state, c.error, c.result_bytes,
-			coalesce(substring(c.result FROM 1 FOR $3), (SELECT substring(p.bytes FROM 1 FOR $3) FROM payloads p WHERE p.hash = c.result_hash))
+			coalesce(substring(c.result FROM 1 FOR $3), (SELECT substring(p.bytes FROM 1 FOR $3) FROM payloads p WHERE p.hash = c.result_hash)),
+			(SELECT a.arguments FROM approvals a WHERE a.approval_id = c.approval_id AND a.edited IS NOT NULL)
 		FROM commands c WHERE c.run_id = $1 AND c.command_id = ANY ($2) AND c.state IN ('committed', 'failed', 'aborted')`, runID, commandIDs, maxBytes)
 	if err != nil {
 		return nil, fmt.Errorf("results of run %s: %w", runID, err)
@@ -100,12 +101,12 @@ func (l *Ledger) ResultHeads(ctx context.Context, runID string, commandIDs []str
 	results := map[string]agent.CommandResult{}
 	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
 		var (
-			id              string
-			r               agent.CommandResult
-			failure, result []byte
+			id                      string
+			r                       agent.CommandResult
+			failure, result, edited []byte
 		)
-		err := row.Scan(&id, &r.Kind, &r.State, &failure, &r.Bytes, &result)
-		r.Result = result
+		err := row.Scan(&id, &r.Kind, &r.State, &failure, &r.Bytes, &result, &edited)
+		r.Result, r.Edited = result, edited
 		if err == nil && failure != nil {
 			r.Error = &agent.Error{}
 			err = json.Unmarshal(failure, r.Error)
