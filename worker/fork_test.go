@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -123,7 +124,7 @@ func (s *stack) dump(t testing.TB, run agent.Run) string {
 
 // requireForks forks a run that has ended at every number of its record, with nothing changed. Every fork ends as the run has,
 // executes what it says that it would and nothing else, and makes no external call.
-func requireForks(t *testing.T, s *stack, run agent.Run, c *counts, external *charges) {
+func requireForks(t *testing.T, s *stack, run agent.Run, c *counts, external *charges, during func(fork agent.Run, from int64)) {
 	t.Helper()
 	events := s.events(t, run)
 	end := events[len(events)-1]
@@ -141,6 +142,9 @@ func requireForks(t *testing.T, s *stack, run agent.Run, c *counts, external *ch
 			require.Equal(t, e.Sequence, plan.From)
 			fork := s.fork(t, f)
 			require.Equal(t, &agent.ForkedFrom{RunID: run.RunID, Sequence: e.Sequence}, fork.ForkedFrom)
+			if during != nil {
+				during(fork, e.Sequence)
+			}
 			forked := s.events(t, fork)
 			last := forked[len(forked)-1]
 			require.Equal(t, end.Type, last.Type, "%s", last.Data)
@@ -148,7 +152,7 @@ func requireForks(t *testing.T, s *stack, run agent.Run, c *counts, external *ch
 			executed := s.executed(fork, c, external)
 			for _, command := range plan.Commands {
 				again := 0
-				if command.Decision == agent.ForkRunsAgain {
+				if command.Decision == agent.ForkRunsAgain && command.Kind != agent.WaitCommand { // a wait has no effect to count
 					again = 1
 				}
 				require.Equal(t, again, min(executed[command.CommandID], 1), "%+v", command)
@@ -185,7 +189,7 @@ func TestForkOfReactAtEveryNumber(t *testing.T) {
 		return model.Reply{Finish: model.FinishStop, Text: "charged 5, 6 and 7"}, nil
 	}), external.tool(t))
 	run := s.accept(t, agent.ModeReact, "charge me", nil)
-	requireForks(t, s, run, asked, external)
+	requireForks(t, s, run, asked, external, nil)
 }
 
 // The same for a planned run with nodes side by side, a node that fails and is tried again, and one whose failure the plan goes
@@ -208,7 +212,30 @@ func TestForkOfAPlanAtEveryNumber(t *testing.T) {
 		return model.Reply{Finish: model.FinishStop, Text: "charged 4 and 10"}, nil
 	}), external.tool(t))
 	run := s.accept(t, agent.ModePlan, "charge me", nil)
-	requireForks(t, s, run, asked, external)
+	requireForks(t, s, run, asked, external, nil)
+}
+
+// The same for a run that was sent an input: forks from before it are sent another one, the others have it, taken or not.
+func TestForkOfAWaitAtEveryNumber(t *testing.T) {
+	t.Parallel()
+	asked, external := &counts{asked: map[string]int{}}, &charges{}
+	s := start(t, chargeLoop(asked, nil), external.tool(t))
+	run := s.accept(t, agent.ModePlan, "", &agent.Plan{Nodes: []agent.Node{
+		{ID: "pay", Kind: agent.ToolNode, Tool: "charge", Args: raw(`{"n": 7}`)},
+		{ID: "go", Kind: agent.WaitNode, Signal: "go", DependsOn: []string{"pay"}},
+		{ID: "more", Kind: agent.ToolNode, Tool: "charge", Args: raw(`{"n": {"$from": "/nodes/go/output/n"}}`)}}})
+	s.awaitLog(t, run, func(events []agent.Event) bool { return slices.Contains(types(events, "go"), agent.CommandEmitted) })
+	signal := func(run agent.Run) {
+		_, _, err := s.ledger.Signal(t.Context(), "local", run.RunID, agent.Input{Name: "go", InputID: "1", Value: raw(`{"n": 8}`), By: "ada"})
+		require.NoError(t, err)
+	}
+	signal(run)
+	came := at(t, s.events(t, run), agent.InputReceived, "")
+	requireForks(t, s, run, asked, external, func(fork agent.Run, from int64) {
+		if from < came {
+			signal(fork)
+		}
+	})
 }
 
 // chargeLoop is a react model that charges the amounts that the user names, one a turn, and then says what it was told to say.
