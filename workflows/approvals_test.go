@@ -22,9 +22,8 @@ type question struct {
 	// while is called when the command has waited for an hour.
 	while func(*world)
 
-	state   agent.ApprovalState
-	over    time.Time
-	intents int64
+	state agent.ApprovalState
+	over  time.Time
 }
 
 // ask is the gate's part of an approval. It reports true for a command that ends here, or waits.
