@@ -2,14 +2,17 @@ package worker_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/client"
 	sdkworker "go.temporal.io/sdk/worker"
 
@@ -18,6 +21,7 @@ import (
 	"runledger/internal/pgtest"
 	"runledger/ledger"
 	"runledger/model"
+	"runledger/replay"
 	"runledger/tool"
 	"runledger/worker"
 )
@@ -228,9 +232,35 @@ func (s *stack) awaitLog(t testing.TB, run agent.Run, wanted func([]agent.Event)
 		select {
 		case <-news:
 		case <-ctx.Done():
-			t.Fatalf("what is waited for does not come; last event: %s", events[len(events)-1].Type)
+			t.Fatalf("what is waited for does not come; last event: %s; Temporal's last:\n%s", events[len(events)-1].Type, s.lastOfTemporal(run))
 		}
 	}
+}
+
+// lastOfTemporal is the end of the histories of a run's newest executions, for a test that waits in vain.
+func (s *stack) lastOfTemporal(run agent.Run) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	histories, err := replay.FetchHistories(ctx, s.temporal, run.RunID)
+	if err != nil {
+		return err.Error()
+	}
+	var b strings.Builder
+	for _, h := range histories[:min(2, len(histories))] {
+		for _, e := range h.Events[max(0, len(h.Events)-40):] {
+			fmt.Fprintf(&b, "%d %s %s", e.EventId, e.EventTime.AsTime().Format("05.000"), e.EventType)
+			if e.EventType == enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED {
+				a := e.GetWorkflowExecutionSignaledEventAttributes()
+				fmt.Fprintf(&b, " %s %s", a.SignalName, a.Input.Payloads[0].Data)
+			}
+			if e.EventType == enumspb.EVENT_TYPE_WORKFLOW_TASK_FAILED {
+				fmt.Fprintf(&b, " %s", e.GetWorkflowTaskFailedEventAttributes().String())
+			}
+			b.WriteString("\n")
+		}
+		b.WriteString("before:\n")
+	}
+	return b.String()
 }
 
 func types(events []agent.Event, commandOrNode string) (names []agent.EventType) {

@@ -1,6 +1,8 @@
 package workflows
 
 import (
+	"slices"
+
 	"go.temporal.io/sdk/workflow"
 
 	"runledger/agent"
@@ -60,18 +62,15 @@ func (e *execution) takeLimits(i agent.Intent) {
 	}
 }
 
-// listen takes signals as they come.
+// listen takes signals as they come. It waits for them without a selector, which holds what it has been given where nobody else can
+// take it until it runs: an execution that was continued between the two would lose a signal.
 func (e *execution) listen(ctx workflow.Context) {
-	selector := workflow.NewSelector(ctx)
-	for _, s := range e.signals {
-		selector.AddReceive(s.channel, func(c workflow.ReceiveChannel, _ bool) {
-			var i agent.Intent
-			c.Receive(ctx, &i)
-			s.take(i)
-		})
+	ctx, _ = workflow.NewDisconnectedContext(ctx) // a run that is stopped listens, too
+	come := func() bool {
+		return slices.ContainsFunc(e.signals, func(s inbox) bool { return s.channel.Len() > 0 })
 	}
-	for {
-		selector.Select(ctx)
+	for workflow.Await(ctx, come) == nil {
+		e.drain()
 	}
 }
 
