@@ -169,6 +169,7 @@ func readRecord(ctx context.Context, record Record, runID string) (*runRecord, e
 
 func (a *runRecord) readEvents(ctx context.Context, record Record, plan *agent.Plan) error {
 	planner := false
+	reopened := map[string]int{} // the attempts that were the last ones then
 	for after := int64(0); ; {
 		page, err := record.Events(ctx, agent.LogScope{ConversationID: a.run.ConversationID, RunID: a.run.RunID}, after, eventsAtOnce)
 		if err != nil {
@@ -199,6 +200,16 @@ func (a *runRecord) readEvents(ctx context.Context, record Record, plan *agent.P
 				}
 				if row := a.rows[e.CommandID]; row != nil {
 					row.GoesOn = d.GoesOn
+				}
+			case e.Type == agent.CommandReopened:
+				reopened[e.CommandID] = e.Attempt
+			case e.Type == agent.CommandAbortType:
+				var d agent.CommandAbortedData
+				if err := json.Unmarshal(e.Data, &d); err != nil {
+					return fmt.Errorf("event %d %s: %w", e.Sequence, e.Type, err)
+				}
+				if attempt, ok := reopened[e.CommandID]; ok && attempt == e.Attempt && d.NeverStarted {
+					a.neverStarted(e)
 				}
 			case e.Type == agent.NodeFailed:
 				var d agent.NodeFailedData
@@ -232,6 +243,21 @@ func (a *runRecord) reopened(sequence int64) {
 			a.fenced = append(a.fenced, id)
 		}
 	}
+}
+
+// neverStarted takes back a command that an earlier execution has begun, and the last one has not. One that was stopped from outside may have
+// scheduled it; one that failed waits for what it has scheduled, so that it cannot have.
+func (a *runRecord) neverStarted(aborted agent.Event) {
+	id := aborted.CommandID
+	if row := a.rows[id]; row == nil || row.Sequence != aborted.Sequence { // a later execution has come to it
+		return
+	}
+	delete(a.rows, id)
+	if _, ends := a.endedBy(); ends && a.run.Status == agent.FailedStatus && !a.timedOut() {
+		a.emitted = slices.DeleteFunc(a.emitted, func(e string) bool { return e == id })
+		return
+	}
+	a.fenced = append(a.fenced, id)
 }
 
 // ending is how the run ended by its record.

@@ -250,12 +250,12 @@ func TestRandomPlansAreResumed(t *testing.T) {
 			case 2:
 				s.awaitLog(t, run, func(events []agent.Event) bool { return len(events) > stop+4 || events[len(events)-1].Type.Terminal() })
 				_ = s.temporal.TerminateWorkflow(t.Context(), run.RunID, "", "by an operator")
-				stands, _, err := s.ledger.WorkerRun(t.Context(), run.RunID)
-				require.NoError(t, err)
-				if stands.Status.Terminal() {
+				_, err := s.ledger.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: run.RunID, Lost: 1, By: "recover"})
+				stands, _, readErr := s.ledger.WorkerRun(t.Context(), run.RunID)
+				require.NoError(t, readErr)
+				if err != nil && stands.Status.Terminal() { // it has ended before
 					break
 				}
-				_, err = s.ledger.Resume(t.Context(), agent.Resume{Owner: agent.AnyOwner, RunID: run.RunID, Lost: 1, By: "recover"})
 				require.NoError(t, err)
 				s.ended(t, run, 2)
 			}
