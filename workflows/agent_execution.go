@@ -72,6 +72,10 @@ type execution struct {
 	// nodes and tool calls that can go on by themselves, parked those that cannot.
 	working agent.Bits
 	waiting agent.Bits
+	// goingOn are waiting nodes that have a place again, of which the scheduler has not heard yet. queued counts those that wait
+	// for a place.
+	goingOn agent.Bits
+	queued  int
 	busy    int
 	parked  int
 	// parkedFor counts the parked ones by what they wait for.

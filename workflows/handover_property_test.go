@@ -17,10 +17,16 @@ import (
 func (c *chain) answers(every, late time.Duration, raise func(*agent.Limits)) {
 	limits, intents := c.last().in.Limits, int64(1000)
 	var round func(w *world)
+	var outbox []func(*world) // it keeps their order, which the clock does not for what happens at the same time
 	tell := func(name string, intent agent.Intent) {
 		intents++
 		intent.ID = intents
-		c.after(late, c.signal(name, intent))
+		outbox = append(outbox, c.signal(name, intent))
+		c.after(late, func(w *world) {
+			next := outbox[0]
+			outbox = outbox[1:]
+			next(w)
+		})
 	}
 	round = func(w *world) {
 		for _, id := range sortedKeys(w.rows) {

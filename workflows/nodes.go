@@ -13,7 +13,7 @@ import (
 func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 	e.news = workflow.NewBufferedChannel(ctx, 2*len(e.plan.Nodes))
 	for {
-		for e.failure == nil && ctx.Err() == nil && !e.handing && e.working.Count()-e.waiting.Count() < e.limits.MaxParallel {
+		for e.failure == nil && ctx.Err() == nil && !e.handing && e.mayBegin(ctx) {
 			i := e.nextNode()
 			if i < 0 {
 				break
@@ -27,7 +27,7 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 		}
 		e.show(ctx)
 		// A run that has failed does not wait for a person to say what became of a command.
-		if e.working == "" || e.failure != nil && e.working == e.waiting || e.handing && e.busy == 0 && e.news.Len() == 0 {
+		if e.working == "" || e.failure != nil && e.working == e.waiting || e.handing && e.busy == 0 && e.queued == 0 && e.news.Len() == 0 {
 			break
 		}
 		var n nodeNews
@@ -38,7 +38,7 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 			e.waiting = e.waiting.With(n.Index)
 		case nodeResumed:
 			e.count(false)
-			e.waiting = e.waiting.Without(n.Index)
+			e.waiting, e.goingOn = e.waiting.Without(n.Index), e.goingOn.Without(n.Index)
 		case nodeEnded:
 			e.busy--
 			e.working = e.working.Without(n.Index)

@@ -42,7 +42,7 @@ func (e *execution) parkedAs() agent.Status {
 }
 
 // atRest reports whether nothing of the run can go on by itself.
-func (e *execution) atRest() bool { return e.parked > 0 && e.busy == 0 }
+func (e *execution) atRest() bool { return e.parked > 0 && e.busy == 0 && e.queued == 0 }
 
 // park waits until a condition holds. The commands that do not depend on this one go on. It reports false when the run is
 // stopped first.
@@ -104,13 +104,15 @@ func (e *execution) awaitNews(ctx workflow.Context, call agent.Call, awaits *age
 	return goesOn
 }
 
-// nodeRests parks a node with its command: it leaves its place to others. The scheduler of the nodes does the counting, so
-// that it starts those others before anybody finds the run at rest.
+// nodeRests parks a node with its command: it leaves its place to others, and takes one again when it goes on. The scheduler of
+// the nodes does the counting, so that it starts those others before anybody finds the run at rest.
 func (e *execution) nodeRests(i int) rests {
 	return func(ctx workflow.Context, parked bool) {
 		what := nodeResumed
 		if parked {
 			what = nodeParked
+		} else {
+			e.takePlace(ctx, i)
 		}
 		e.news.Send(ctx, nodeNews{Index: i, What: what})
 	}
