@@ -51,7 +51,8 @@ const (
 )
 
 // Watcher asks Temporal about open runs that have gone quiet. One whose execution is over without a word in the ledger is
-// ended; one whose execution is missing or cannot go on is marked as stuck, until it is seen to go on.
+// ended; one whose execution is missing or cannot go on is ended when it is being cancelled, else marked as stuck, until it is
+// seen to go on.
 //
 // It is for the one dispatcher at work on a database.
 type Watcher struct {
@@ -177,15 +178,10 @@ func epochOf(info *workflowpb.WorkflowExecutionInfo) (epoch int, known bool) {
 	return epoch, known
 }
 
-// missing is told of a run without an execution. Without a start that Temporal has taken there may be none yet. A run that
-// somebody has cancelled ends, since there is nothing left to be told so; any other may have been lost by Temporal, and
-// waits for somebody to resume it.
+// missing is told of a run without an execution. Without a start that Temporal has taken there may be none yet.
 func (w *Watcher) missing(ctx context.Context, q ledger.QuietRun, what string) error {
-	switch {
-	case !q.Started:
+	if !q.Started {
 		return nil
-	case q.Status == agent.Cancelling:
-		return w.end(ctx, q, agent.Cancelled, &agent.Error{Code: agent.CodeCancelled, Message: what})
 	}
 	return w.stuck(ctx, q, what)
 }
@@ -264,14 +260,19 @@ func (w *Watcher) end(ctx context.Context, q ledger.QuietRun, status agent.Statu
 	reason.Message = agent.Preview(reason.Message, maxReason)
 	ended, err := w.Runs.EndLost(ctx, q, status, reason)
 	if ended {
-		w.Log.WarnContext(ctx, "the watcher has ended a run", "run_id", q.RunID, "epoch", q.Epoch, "status", status, "reason", reason.Message)
+		w.Log.WarnContext(ctx, "the watcher has ended a run", "run_id", q.RunID, "epoch", q.Epoch, "reason", reason.Message)
 	}
 	return err
 }
 
+// stuck is told of a run whose execution cannot go on. It waits for somebody to resume or cancel it. One that somebody has
+// cancelled ends, since there is nobody left who could be told so.
 func (w *Watcher) stuck(ctx context.Context, q ledger.QuietRun, why string) error {
-	if q.Status == agent.Stuck {
+	switch q.Status {
+	case agent.Stuck:
 		return nil
+	case agent.Cancelling:
+		return w.end(ctx, q, agent.Cancelled, &agent.Error{Code: agent.CodeCancelled, Message: why})
 	}
 	why = agent.Preview(why, maxReason)
 	marked, err := w.Runs.MarkStuck(ctx, q, &agent.Error{Code: agent.CodeStuck, Message: why})

@@ -209,7 +209,7 @@ func TestWhatBecameOfAnExecution(t *testing.T) {
 		"stuck and terminated":        {status: agent.Stuck, found: &execution{status: isKilled, epoch: "2", history: history(terminated("x"))}, want: "r/2 failed EXECUTION_LOST: the run's Temporal execution was terminated: x"},
 		"its task fails":              {found: broken, want: "r/2 stuck EXECUTION_STUCK: the run's workflow task fails (NonDeterministicError, attempt 2): [TMPRL1100] no"},
 		"its task fails, as before":   {status: agent.Stuck, found: broken},
-		"its task fails, cancelled":   {status: agent.Cancelling, found: broken, want: "r/2 stuck EXECUTION_STUCK: the run's workflow task fails (NonDeterministicError, attempt 2): [TMPRL1100] no"},
+		"its task fails, cancelled":   {status: agent.Cancelling, found: broken, want: "r/2 cancelled CANCELLED: the run's workflow task fails (NonDeterministicError, attempt 2): [TMPRL1100] no"},
 		"its task failed long ago":    {found: &execution{status: running, epoch: "2", attempt: 2, history: history(started, taskFailed("x"), taskDone)}},
 		"a worker was lost":           {found: &execution{status: running, epoch: "2", attempt: 4, history: history(started, taskFailed("x"), taskDone, taskLate)}},
 		"every worker is lost":        {found: &execution{status: running, epoch: "2", attempt: 5, history: history(started, taskLate)}, want: "r/2 stuck EXECUTION_STUCK: the run's workflow task times out (attempt 5): no worker finishes it"},

@@ -204,9 +204,9 @@ func (t *txn) accept(a agent.Acceptance, place *turn) error {
 	return nil
 }
 
-// RequestCancel asks a run, and every run below it, to stop. One that waits for its turn, or was never handed to Temporal, ends at once; any other is
-// told by its dispatcher, and its effects by the news of SubscribeStops. Asking a run that is being cancelled changes nothing:
-// the first word stands.
+// RequestCancel asks a run, and every run below it, to stop. One that waits for its turn, or was never handed to Temporal, ends at once,
+// and so does one that is stuck, since its execution hears nothing; any other is told by its dispatcher, and its effects by the
+// news of SubscribeStops. Asking a run that is being cancelled changes nothing: the first word stands.
 //
 // Errors: *agent.NotFoundError, and *agent.ConflictError when the run has ended.
 func (l *Ledger) RequestCancel(ctx context.Context, owner, runID, by, reason string) (agent.Run, error) {
@@ -229,6 +229,8 @@ func (l *Ledger) cancel(ctx context.Context, runID string, epoch int, by, reason
 		switch {
 		case t.run.status.Terminal():
 			return &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + runID + " has ended: " + string(t.run.status)}
+		case t.run.stuck:
+			return t.cancelStuck(ctx, by, reason)
 		case t.run.status == agent.Cancelling:
 			return nil
 		}
@@ -256,6 +258,24 @@ func (l *Ledger) cancel(ctx context.Context, runID string, epoch int, by, reason
 		return fmt.Errorf("cancel run %s: %w", runID, err)
 	}
 	return nil
+}
+
+// cancelStuck ends a run whose execution cannot. If that goes on some day, it finds the end, and is told to stop, too.
+func (t *txn) cancelStuck(ctx context.Context, by, reason string) error {
+	call := agent.FinishCall{Scope: agent.Scope{RunID: t.run.runID, Epoch: t.run.epoch}, Status: agent.Cancelled, By: by,
+		Error: &agent.Error{Code: agent.CodeCancelled, Message: reason}}
+	if err := t.whoCancelled(ctx, &call); err != nil { // somebody may have asked before it was stuck
+		return err
+	}
+	if t.run.status != agent.Cancelling {
+		if err := t.ask(CancelIntent, agent.Intent{By: textSafe(by), Reason: textSafe(reason), After: t.last}); err != nil {
+			return err
+		}
+	}
+	if err := t.settleOpen(ctx, call); err != nil {
+		return err
+	}
+	return t.end(ctx, call, true)
 }
 
 // ask queues an intent for the run's execution.

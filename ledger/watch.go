@@ -64,7 +64,7 @@ func (l *Ledger) Recoverable(ctx context.Context, after string, limit int) ([]Qu
 }
 
 // EndLost ends a run whose execution is over without a word in the ledger: as failed for that reason, or as cancelled, by
-// whoever asked for it. ended is false when the run is no longer as it was looked at; nothing is written then.
+// whoever asked for it. One that is being cancelled ends as cancelled, however its execution came to its end. ended is false when the run is no longer as it was looked at; nothing is written then.
 func (l *Ledger) EndLost(ctx context.Context, q QuietRun, status agent.Status, reason *agent.Error) (ended bool, err error) {
 	call := agent.FinishCall{Scope: agent.Scope{RunID: q.RunID, Epoch: q.Epoch}, Status: status, Error: reason}
 	err = l.write(ctx, txnScope{runID: q.RunID, epoch: q.Epoch, changesRun: true}, func(t *txn) error {
@@ -73,7 +73,10 @@ func (l *Ledger) EndLost(ctx context.Context, q QuietRun, status agent.Status, r
 		if err != nil || !same {
 			return err
 		}
-		if status == agent.Cancelled {
+		if call.Status = status; t.run.status == agent.Cancelling {
+			call.Status = agent.Cancelled
+		}
+		if call.Status == agent.Cancelled {
 			if err := t.whoCancelled(ctx, &call); err != nil {
 				return err
 			}
@@ -91,7 +94,7 @@ func (l *Ledger) EndLost(ctx context.Context, q QuietRun, status agent.Status, r
 		return false, fmt.Errorf("end lost run %s: %w", q.RunID, err)
 	}
 	if ended {
-		err = l.endBelow(ctx, call, status)
+		err = l.endBelow(ctx, call, call.Status)
 	}
 	return ended, err
 }
@@ -111,8 +114,8 @@ func (t *txn) whoCancelled(ctx context.Context, call *agent.FinishCall) error {
 	return nil
 }
 
-// MarkStuck says in the run's row that its execution cannot go on, and why. marked is false when the run is stuck already, or
-// no longer as it was looked at.
+// MarkStuck says in the run's row that its execution cannot go on, and why. marked is false when the run is stuck already, is being
+// cancelled, which has it end instead, or is no longer as it was looked at.
 func (l *Ledger) MarkStuck(ctx context.Context, q QuietRun, reason *agent.Error) (marked bool, err error) {
 	raw, err := json.Marshal(reason)
 	if err == nil {
@@ -126,7 +129,7 @@ func (l *Ledger) MarkStuck(ctx context.Context, q QuietRun, reason *agent.Error)
 		var status agent.Status
 		// Locked first: what the run writes after that waits, what it wrote before is seen by the next statement.
 		err := tx.QueryRow(ctx, `SELECT epoch, status FROM agent_executions WHERE run_id = $1 FOR NO KEY UPDATE`, q.RunID).Scan(&epoch, &status)
-		if err != nil || status == agent.Stuck {
+		if err != nil || status == agent.Stuck || status == agent.Cancelling {
 			return err
 		}
 		if marked, err = stillQuiet(ctx, tx, q, epoch, status); err != nil || !marked {

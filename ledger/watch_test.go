@@ -256,15 +256,13 @@ func TestStuckRunsAreFreed(t *testing.T) {
 			b.stick(t, run)
 			b.resolve(t, a, agent.Resolution{Outcome: agent.OutcomeCommitted, Result: json.RawMessage("1"), By: "me"})
 		}, agent.Running},
-		"somebody cancels it":        {agent.Running, func(t *testing.T, run agent.Run) { b.cancel(t, run) }, agent.Cancelling},
-		"a cancelled run goes on":    {agent.Cancelling, func(t *testing.T, run agent.Run) { b.record(t, run, "", fact(1, agent.Progress, "", nil)) }, agent.Cancelling},
-		"a cancelled run is no less": {agent.Cancelling, func(t *testing.T, run agent.Run) { b.cancel(t, run) }, agent.Cancelling},
+		"a cancelled run goes on": {agent.Cancelling, func(t *testing.T, run agent.Run) { b.record(t, run, "", fact(1, agent.Progress, "", nil)) }, agent.Cancelling},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			run := b.accepted(t, twoStep(t))
-			b.exec(t, `UPDATE agent_executions SET status = $2 WHERE run_id = $1`, run.RunID, c.before)
 			b.stick(t, run)
+			b.exec(t, `UPDATE agent_executions SET status_before = $2 WHERE run_id = $1`, run.RunID, c.before)
 			again, err := b.MarkStuck(t.Context(), b.looked(t, run), &agent.Error{Code: agent.CodeStuck, Message: "another reason"})
 			require.NoError(t, err)
 			require.False(t, again, "it is stuck already")
@@ -293,12 +291,80 @@ func TestTheGateKnowsWhatAStuckRunWas(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.accepted(t, twoStep(t))
-	b.exec(t, `UPDATE agent_executions SET status = 'cancelling' WHERE run_id = $1`, run.RunID)
 	b.stick(t, run)
+	b.exec(t, `UPDATE agent_executions SET status_before = 'cancelling' WHERE run_id = $1`, run.RunID)
 	_, err := b.Begin(t.Context(), command{run: run, id: "a"}.begin())
 	requireCode(t, err, agent.CodeCancelled)
 	status, _ := b.standing(t, run)
 	require.Equal(t, agent.Stuck, status, "nothing was written")
+}
+
+// TestCancellingAStuckRunEndsIt: its execution hears nothing. One that was asked to stop before it was stuck ends when it is asked
+// again, and by the word of whoever asked first.
+func TestCancellingAStuckRunEndsIt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for name, asked := range map[string]bool{"at work before": false, "asked to stop before": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run := b.accepted(t, twoStep(t))
+			a := command{run: run, id: "a"}
+			b.runs(t, a, "1")
+			b.begins(t, command{run: run, id: "b", index: 1, effect: agent.External})
+			b.stick(t, run)
+			if asked {
+				b.exec(t, `INSERT INTO intents (run_id, epoch, kind, payload, delivered_at) VALUES ($1, 1, 'cancel', '{"by": "ann", "reason": "first"}', now())`, run.RunID)
+				b.exec(t, `UPDATE agent_executions SET status_before = 'cancelling' WHERE run_id = $1`, run.RunID)
+			}
+			from := b.last(t, run) + 1
+			now, err := b.RequestCancel(t.Context(), owner, run.RunID, "me", "enough")
+			require.NoError(t, err)
+			require.Equal(t, agent.Cancelled, now.Status)
+			require.Nil(t, now.Error)
+			require.Equal(t, []agent.EventType{agent.CommandDoubtType, agent.RunCancelled}, b.types(t, run, from))
+			events := b.events(t, run)
+			want := agent.RunCancelledData{By: "me", Reason: "enough"}
+			if asked {
+				want = agent.RunCancelledData{By: "ann", Reason: "first"}
+			}
+			require.Equal(t, want, data[agent.RunCancelledData](t, events[len(events)-1]))
+
+			_, err = b.RequestCancel(t.Context(), owner, run.RunID, "me", "again")
+			var conflict *agent.ConflictError
+			require.ErrorAs(t, err, &conflict)
+			require.Len(t, b.events(t, run), len(events), "once")
+			kinds, _ := b.intents(t, run)
+			require.Equal(t, []ledger.IntentKind{ledger.CancelIntent}, kinds, "an execution that is mended hears of it")
+			// That execution finds the end that the run has.
+			reply, err := b.Finish(t.Context(), agent.FinishCall{Scope: agent.Scope{RunID: run.RunID, Epoch: 1}, Status: agent.Cancelled})
+			require.NoError(t, err)
+			require.Equal(t, agent.FinishReply{Status: agent.Cancelled, Sequence: events[len(events)-1].Sequence, Witness: reply.Witness}, reply)
+			_, err = b.Begin(t.Context(), command{run: run, id: "c"}.begin())
+			requireCode(t, err, agent.CodeStaleEpoch)
+			require.Equal(t, agent.Committed, b.row(t, a).State)
+		})
+	}
+}
+
+// TestALostRunThatWasAskedToStopIsCancelled, whatever the watcher takes its end for: it would be resumed by a recovery else.
+func TestALostRunThatWasAskedToStopIsCancelled(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	q := b.looked(t, run)
+	b.cancel(t, run) // since the watcher has looked
+	marked, err := b.MarkStuck(t.Context(), q, &agent.Error{Code: agent.CodeStuck, Message: "missing"})
+	require.NoError(t, err)
+	require.False(t, marked, "it is to end")
+	ended, err := b.EndLost(t.Context(), q, agent.FailedStatus, &agent.Error{Code: agent.CodeExecutionLost, Message: "terminated"})
+	require.NoError(t, err)
+	require.True(t, ended)
+	events := b.events(t, run)
+	require.Equal(t, agent.RunCancelled, events[len(events)-1].Type)
+	require.Equal(t, agent.RunCancelledData{By: "me", Reason: "enough"}, data[agent.RunCancelledData](t, events[len(events)-1]))
+	found, err := b.Recoverable(t.Context(), "", 10)
+	require.NoError(t, err)
+	require.Empty(t, found)
 }
 
 func TestStuckRunsEnd(t *testing.T) {

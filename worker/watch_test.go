@@ -207,11 +207,79 @@ func TestARunThatTemporalHasLostIsStuck(t *testing.T) {
 	require.NoError(t, w.Round(t.Context()))
 	s.requireStands(t, run, agent.Stuck, "Temporal has no execution of the run")
 
-	s.run(t)
 	s.cancel(t, run)
+	events := s.events(t, run)
+	require.Equal(t, agent.RunCancelled, events[len(events)-1].Type)
+	require.JSONEq(t, `{"by": "me", "reason": "enough"}`, string(events[len(events)-1].Data))
+}
+
+// TestACancelledRunWhoseExecutionIsTerminatedIsCancelled: nobody brings it back.
+func TestACancelledRunWhoseExecutionIsTerminatedIsCancelled(t *testing.T) {
+	t.Parallel()
+	atWork := make(chan struct{}, 1)
+	s := start(t, blocking{atWork})
+	run := s.accept(t, agent.ModePlan, "x", say())
+	<-atWork
 	s.delivered(t)
+	s.stop()
+	require.NoError(t, s.temporal.TerminateWorkflow(t.Context(), run.RunID, "", "by hand"))
+	s.cancel(t, run)
+	intents, err := s.ledger.ClaimIntents(t.Context(), 1)
+	require.NoError(t, err)
+	require.NoError(t, s.ledger.IntentDelivered(t.Context(), intents[0])) // the signal finds nobody
+	w := s.watcher(t)
 	require.NoError(t, w.Round(t.Context()))
 	events := s.events(t, run)
 	require.Equal(t, agent.RunCancelled, events[len(events)-1].Type)
 	require.JSONEq(t, `{"by": "me", "reason": "enough"}`, string(events[len(events)-1].Data))
+	require.NoError(t, w.Round(t.Context()))
+	recovery := dispatch.Recovery{Runs: s.ledger, Temporal: s.temporal, By: "me", Report: func(dispatch.Recovered) {}}
+	require.NoError(t, recovery.Run(t.Context()))
+	require.Len(t, s.events(t, run), len(events), "once, and for good")
+}
+
+// TestARunWhoseWorkflowFailsIsCancelled though its execution hears nothing: at once where it is known to be stuck, else when the
+// watcher sees that it is. Its execution ends, too, as soon as it is mended.
+func TestARunWhoseWorkflowFailsIsCancelled(t *testing.T) {
+	t.Parallel()
+	for name, known := range map[string]bool{"stuck, then cancelled": true, "cancelled, then stuck": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mended := make(chan struct{})
+			var tries atomic.Int32
+			s := start(t, byScenario{})
+			s.sabotage(t, func(next func() (any, error)) (any, error) {
+				if tries.Add(1) == 1 {
+					panic("this build is broken")
+				}
+				<-mended
+				return next()
+			})
+			run := s.accept(t, agent.ModePlan, "x", say())
+			s.delivered(t)
+			s.awaitEvent(t, run, enumspb.EVENT_TYPE_WORKFLOW_TASK_FAILED)
+			w := s.watcher(t)
+			rounds := func() {
+				for range 2 {
+					require.NoError(t, w.Round(t.Context()))
+				}
+			}
+			if known {
+				rounds()
+				s.requireStands(t, run, agent.Stuck, "this build is broken")
+			}
+			s.cancel(t, run)
+			s.delivered(t)
+			if !known {
+				s.requireStands(t, run, agent.Cancelling, "")
+				rounds()
+			}
+			events := s.events(t, run)
+			require.Equal(t, agent.RunCancelled, events[len(events)-1].Type)
+			require.JSONEq(t, `{"by": "me", "reason": "enough"}`, string(events[len(events)-1].Data))
+			close(mended)
+			s.history(t, run) // until it is over
+			require.Len(t, s.events(t, run), len(events), "once, and nothing has begun")
+		})
+	}
 }
