@@ -233,6 +233,7 @@ func (s *stage) deliver() {
 	}
 	for i, id := range s.order {
 		if s.wake(id) {
+			s.armLocked() // it may have to wait for the place of another one
 			return
 		}
 		if id == "" {

@@ -19,6 +19,7 @@ func (s *stage) standInForAwait() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.names[id] = in.Signal
+		delete(s.asleep, id) // another one of the same name may have been woken, and this one has waited for its place since
 		s.waiting[id] = func() error {
 			return s.env.CompleteActivity(token, activities.ReplyOf(s.take(in.Call, agent.WaitCommand)), nil)
 		}
