@@ -46,6 +46,12 @@ func newExecution(in agent.RunInput, cancel workflow.CancelFunc) *execution {
 		for _, met := range c.Met {
 			e.met = append(e.met, metLimit{met.Limit, met.Most})
 		}
+	} else {
+		for _, id := range in.Walked {
+			if atWorkBefore(in.State, id) {
+				e.due = append(e.due, id)
+			}
+		}
 	}
 	return e
 }
@@ -102,8 +108,10 @@ type execution struct {
 	timeUp       bool
 	// met are the limits that were told of.
 	met []metLimit
-	// calling are the tool calls at work, calls those that came last, by what they were called with.
+	// calling are the tool calls at work, calls those that came last, by what they were called with. due are those that were at work
+	// before a resume and that their turn has not come to yet.
 	calling int
+	due     []string
 	calls   []agent.RepeatedCall
 	// loops tell, by node, the turn or the try that it is in.
 	loops map[string]*loop

@@ -30,9 +30,10 @@ func (e *execution) admit(ctx workflow.Context, call agent.Call, asked policy.Co
 		e.loops[call.NodeID].counted = e.loops[call.NodeID].counted.With(k)
 	}
 	e.remember(digest) // without waiting, so that no other one is admitted before this one counts
-	if e.walked(call) && !slices.Contains(e.in.State.Open, call.CommandID) && !slices.Contains(e.in.State.InDoubt, call.CommandID) {
+	if e.walked(call) && !atWorkBefore(e.in.State, call.CommandID) {
 		return nil, func() {} // it has its outcome, and was counted with that
 	}
+	e.due = slices.DeleteFunc(e.due, func(id string) bool { return id == call.CommandID })
 	e.calling++
 	return nil, func() { e.calling-- }
 }
@@ -43,7 +44,7 @@ func (e *execution) budget(asked policy.Command) (d agent.LimitReachedData, over
 	case agent.PlanCommand, agent.ModelCommand:
 		d = agent.LimitReachedData{Limit: agent.LimitTokens, Used: int64(e.state.Tokens), Most: int64(e.limits.MaxTokens)}
 	case agent.ToolCommand:
-		d = agent.LimitReachedData{Limit: agent.LimitToolCalls, Used: int64(e.state.ToolCalls + e.calling), Most: int64(e.limits.MaxToolCalls), Tool: asked.Tool}
+		d = agent.LimitReachedData{Limit: agent.LimitToolCalls, Used: int64(e.state.ToolCalls + e.calling + len(e.due)), Most: int64(e.limits.MaxToolCalls), Tool: asked.Tool}
 	default:
 		return d, false
 	}
@@ -66,6 +67,21 @@ func (e *execution) walked(call agent.Call) bool {
 	return call.CommandID == agent.TurnCommandID(call.NodeID, e.in.State.Turns[call.NodeID]) ||
 		e.in.Carried == nil && slices.Contains(e.in.Walked, call.CommandID)
 }
+
+// atWorkBefore reports whether a command had begun, and had no outcome, when the execution began.
+func atWorkBefore(s agent.State, commandID string) bool {
+	return slices.Contains(s.Open, commandID) || slices.Contains(s.InDoubt, commandID)
+}
+
+// countDue has the calls that are due count. Executions from before they did go on without.
+func (e *execution) countDue(ctx workflow.Context) {
+	if len(e.due) > 0 && workflow.GetVersion(ctx, changeDue, workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+		e.due = nil
+	}
+}
+
+// changeDue names in histories that calls which were at work before a resume count at once.
+const changeDue = "count-due"
 
 // exceed ends the run, and with it a command that is not scheduled because of a limit.
 func (e *execution) exceed(call agent.Call, failure *agent.Error) *agent.SettleReply {

@@ -301,6 +301,29 @@ func TestResumeDoesNotLiftALimit(t *testing.T) {
 	require.Zero(t, w.snapshot().State.Tokens)
 }
 
+// Calls that were let begin before a resume count before the turn comes to them: one of that turn which waited at another limit then
+// does not take their room.
+func TestCallsAtWorkBeforeAResumeCount(t *testing.T) {
+	t.Parallel()
+	in := resumed(parksWith(react(), agent.Limits{MaxToolCalls: 2}), agent.State{Sequence: 2, Started: bits(0), Turns: map[string]int{"main": 1},
+		Open: []string{"main#1.1"}, InDoubt: []string{"main#1.2"}})
+	in.Walked = []string{"main#1.1", "main#1.2"}
+	w := newWorld(t, in, script{"main#1": {asks(3)}})
+	w.rows["main#1"] = &agent.CommandRow{CommandID: "main#1", NodeID: "main", InputHash: "main#1", Kind: agent.ModelCommand, State: agent.Committed, Sequence: 2}
+	for _, id := range in.Walked {
+		w.rows[id] = &agent.CommandRow{CommandID: id, NodeID: "main", InputHash: id, Kind: agent.ToolCommand, State: agent.Released, DispatchNo: 1}
+	}
+	w.later(100*time.Hour, func(w *world) {
+		require.Equal(w.t, []string{"main#1", "main#1.1", "main#1.2"}, w.commands())
+		require.Equal(w.t, []string{"max_tool_calls 2/2"}, w.reached())
+		w.give(agent.Limits{MaxToolCalls: 3})
+	})
+	w.run()
+	require.NoError(t, w.err)
+	require.Equal(t, []string{"main#1", "main#1.1", "main#1.2", "main#1.0", "main#2"}, w.commands())
+	require.Equal(t, 3, w.snapshot().State.ToolCalls)
+}
+
 func TestRequirePlan(t *testing.T) {
 	t.Parallel()
 	in := input(nil)

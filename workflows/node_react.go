@@ -56,6 +56,7 @@ func (e *execution) runReact(ctx workflow.Context, i int) {
 func (e *execution) runTurn(ctx workflow.Context, i int, at *loop, tools []agent.ToolRequest) bool {
 	n, turn := e.plan.Nodes[i], at.Turn
 	at.tools = tools
+	e.countDue(ctx)
 	slots := workflow.NewSemaphore(ctx, int64(e.limits.MaxParallel))
 	group := workflow.NewWaitGroup(ctx)
 	stopped := false
