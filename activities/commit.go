@@ -141,6 +141,8 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 			return row, nil
 		case agent.IsPaused:
 			return agent.CommandRow{}, pausedBy(c.call.RunID, begun.PausedBy)
+		case agent.IsOutOfTime:
+			return agent.CommandRow{}, final(agent.CodeOutOfTime, "command %s: the time limit of run %s is over", c.call.CommandID, c.call.RunID)
 		case agent.MustWait:
 			return agent.CommandRow{}, retryLater(agent.CodeLeased, begun.Wait, "command %s is at work elsewhere", c.call.CommandID)
 		case agent.Refuse:

@@ -1,6 +1,9 @@
 package agent
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"time"
+)
 
 // Activity names a Temporal activity and fixes its input and output types, so that the workflow that calls it and the
 // worker that registers it are both checked by the compiler.
@@ -141,6 +144,9 @@ type Call struct {
 	// Ends: committing this command ends its node.
 	Ends    bool     `json:"ends,omitempty"`
 	Timeout Duration `json:"timeout"`
+	// Until is when the run's time limit is over, at which the run parks; zero for never. No effect begins after it, the next try
+	// of one that was released included.
+	Until time.Time `json:"until,omitzero"`
 	// Refusal is set when the policy is against the command: the gate then records it and executes nothing.
 	Refusal *Refusal `json:"refusal,omitempty"`
 }

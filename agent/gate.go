@@ -88,6 +88,8 @@ const (
 	MustAwait Verdict = "await"
 	// IsPaused: the run is paused. Nothing was written.
 	IsPaused Verdict = "paused"
+	// IsOutOfTime: the run's time limit is over. Nothing was written.
+	IsOutOfTime Verdict = "out_of_time"
 )
 
 // Ask is a dispatch that asks for a command.
@@ -213,6 +215,12 @@ type Begin struct {
 	FailureMessage *Message
 	// Within is the dispatch of the tool that asks for this effect; nil when no tool does.
 	Within *Within
+}
+
+// OutOfTime reports whether an effect may not begin any more at a time, by the run's time limit. What a tool at work asks for
+// belongs to its command.
+func (b Begin) OutOfTime(now time.Time) bool {
+	return b.Within == nil && !b.Until.IsZero() && now.After(b.Until)
 }
 
 // Begun is the ledger's answer to Begin.

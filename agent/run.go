@@ -59,6 +59,7 @@ type Limits struct {
 	// MaxParallel bounds how many nodes, or tool calls of one turn, are at work at once.
 	MaxParallel int `json:"max_parallel,omitempty"`
 	// Timeout is the time that the run may be at work. Time in which it waits for a person, a signal or a timer does not count.
+	// A run that parks at it lets what is at work end; no effect begins after it, and none that has failed is tried again.
 	Timeout Duration `json:"timeout,omitempty"`
 	// OnLimit says what a limit does to the run; "" is OnLimitFail, as in records from before there was a choice.
 	OnLimit OnLimit `json:"on_limit,omitempty"`

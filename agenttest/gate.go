@@ -47,6 +47,10 @@ func (t *txn) begin(b agent.Begin, begun *agent.Begun) error {
 		if t.run.Status == agent.Cancelling {
 			return agent.Failed(agent.CodeCancelled, "run %s is being cancelled", t.run.RunID)
 		}
+		if b.OutOfTime(t.now) {
+			begun.Verdict = agent.IsOutOfTime
+			return nil
+		}
 		if begun.Verdict == agent.MayExecute {
 			return t.dispatch(b, begun)
 		}
@@ -79,7 +83,7 @@ func (t *txn) begin(b agent.Begin, begun *agent.Begun) error {
 			return t.finishNode(b.Call, t.command.Kind, t.command.Result)
 		}
 	case agent.InjectFailure, agent.IsInDoubt, agent.Refuse, agent.Mismatch, agent.UseArguments:
-	case agent.MustAwait, agent.IsPaused: // not of Admit's making
+	case agent.MustAwait, agent.IsPaused, agent.IsOutOfTime: // not of Admit's making
 	}
 	return nil
 }

@@ -445,3 +445,39 @@ func TestWalkedToolCalls(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"main#2.0", "main#2.1", "main#2.2"}, in.Walked, "of the last turn, and what was only scheduled not")
 }
+
+// After the time that a call names no effect begins, and none is tried again; what is on record is told.
+func TestNothingBeginsOutOfTime(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	at := func(c command, until time.Time) agent.Verdict {
+		begin := c.begin()
+		begin.Until = until
+		begun, err := b.Begin(t.Context(), begin)
+		require.NoError(t, err)
+		return begun.Verdict
+	}
+	early, late := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	a, lost := command{run: run, id: "a"}, command{run: run, id: "b", index: 1}
+	last := b.last(t, run)
+	require.Equal(t, agent.IsOutOfTime, at(a, early))
+	require.Equal(t, last, b.last(t, run), "nothing is written")
+	require.Equal(t, agent.MayExecute, at(a, late))
+	b.concludes(t, a, 1, agent.Released, agent.Failed(agent.CodeToolFailed, "nobody there"))
+	require.Equal(t, agent.IsOutOfTime, at(a, early))
+	require.Equal(t, agent.MayExecute, at(a, late))
+	b.commits(t, a, 2, "1")
+	require.Equal(t, agent.Inject, at(a, early))
+
+	no := b.begins(t, lost)
+	inner := command{run: run, id: "b/get", effect: agent.Idempotent, inner: true, kind: agent.HTTPCommand}.begin()
+	inner.Within, inner.Until = &agent.Within{CommandID: "b", DispatchNo: no, Dispatch: lost.dispatch()}, early
+	begun, err := b.Begin(t.Context(), inner)
+	require.NoError(t, err)
+	require.Equal(t, agent.MayExecute, begun.Verdict, "what a tool at work asks for")
+	b.expire(t, lost)
+	lost.schedule = 7
+	require.Equal(t, agent.IsOutOfTime, at(lost, early), "its worker was lost")
+	require.Equal(t, agent.MayExecuteAgain, at(lost, late))
+}

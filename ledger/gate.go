@@ -50,6 +50,10 @@ func (t *txn) begin(ctx context.Context, b agent.Begin, begun *agent.Begun) erro
 			begun.Verdict, begun.PausedBy = agent.IsPaused, t.run.pausedBy
 			return nil
 		}
+		if b.OutOfTime(t.now) {
+			begun.Verdict = agent.IsOutOfTime
+			return nil
+		}
 	}
 	switch begun.Verdict {
 	case agent.MayExecuteAgain:
@@ -97,7 +101,7 @@ func (t *txn) begin(ctx context.Context, b agent.Begin, begun *agent.Begun) erro
 		return t.finishInjected(ctx, b.Call)
 	case agent.InjectFailure, agent.IsInDoubt, agent.Refuse, agent.Mismatch, agent.UseArguments:
 		begun.Row = t.command
-	case agent.MustAwait, agent.IsPaused: // not of Admit's making
+	case agent.MustAwait, agent.IsPaused, agent.IsOutOfTime: // not of Admit's making
 	}
 	return nil
 }

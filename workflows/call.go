@@ -147,7 +147,8 @@ func (e *execution) decided(ctx workflow.Context, call agent.Call, opts workflow
 			return end(unbegun(call, "the run was cancelled before it began"))
 		}
 		e.schedule++
-		call.Schedule, call.Scope = e.schedule, e.scope()
+		call.Schedule, call.Scope, call.Until = e.schedule, e.scope(), e.until(ctx)
+		limit := e.limits.Timeout
 		reply, err := execute(ctx, call, opts)
 		if err == nil {
 			e.acknowledge(call.Facts)
@@ -157,6 +158,11 @@ func (e *execution) decided(ctx workflow.Context, call agent.Call, opts workflow
 		reason := asAgentError(err)
 		if reason.Code == agent.CodePaused { // its signal is on the way
 			e.pausedBy = max(e.pausedBy, pauseOf(err))
+			fences--
+			continue
+		}
+		if reason.Code == agent.CodeOutOfTime { // by the ledger's clock, which may be ahead
+			_ = workflow.Await(ctx, func() bool { return e.timeUp || e.limits.Timeout != limit })
 			fences--
 			continue
 		}

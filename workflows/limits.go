@@ -216,6 +216,18 @@ func (e *execution) watchTime(ctx workflow.Context) {
 	}
 }
 
+// until is when the run's time will be up if something is at work all the while, zero for never, or when the run ends then.
+func (e *execution) until(ctx workflow.Context) time.Time {
+	if e.limits.OnLimit != agent.OnLimitPark || e.limits.Timeout <= 0 {
+		return time.Time{}
+	}
+	began := e.workingSince
+	if began.IsZero() {
+		began = workflow.Now(ctx)
+	}
+	return began.Add(time.Duration(e.limits.Timeout) - e.spent)
+}
+
 // stopClock takes the time since the clock was started into what is spent.
 func (e *execution) stopClock(ctx workflow.Context) {
 	if !e.workingSince.IsZero() {

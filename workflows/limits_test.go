@@ -324,6 +324,30 @@ func TestCallsAtWorkBeforeAResumeCount(t *testing.T) {
 	require.Equal(t, 3, w.snapshot().State.ToolCalls)
 }
 
+// A command that is tried again and again is not tried after the run's time. It goes on when the run has been given more.
+func TestNothingIsTriedAgainOutOfTime(t *testing.T) {
+	t.Parallel()
+	plan := graph(send("a"), say("b", "a"))
+	for name, early := range map[string]time.Duration{"the clocks agree": time.Second, "the ledger's clock is ahead": -time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, parksWith(input(plan), agent.Limits{Timeout: agent.Duration(2 * time.Hour)}), script{"a": {{ends: again, takes: 2*time.Hour + early}, {}}})
+			w.later(90*time.Hour, func(w *world) {
+				require.Equal(w.t, []string{"a"}, w.commands())
+				require.Equal(w.t, agent.LimitReached, w.status)
+				require.Equal(w.t, []string{"timeout 7200000/7200000"}, w.reached())
+				w.give(agent.Limits{Timeout: agent.Duration(9 * time.Hour)})
+			})
+			began := w.env.Now()
+			w.run()
+			require.NoError(t, w.err)
+			require.Equal(t, []string{"a", "a", "b"}, w.commands())
+			require.Zero(t, w.until["a"][0].Sub(began.Add(2*time.Hour)))
+			require.WithinDuration(t, began.Add((90+7)*time.Hour), w.until["a"][1], 2*time.Hour)
+		})
+	}
+}
+
 func TestRequirePlan(t *testing.T) {
 	t.Parallel()
 	in := input(nil)

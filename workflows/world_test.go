@@ -39,6 +39,8 @@ const (
 	lost
 	// unheard: the result is committed, and the activity ends in an error all the same.
 	unheard
+	// again: it has no end before a time, and is tried again then, as often as it takes, by the activity that is at work.
+	again
 	// asked: it commits once somebody has granted it; until then it waits.
 	asked
 )
@@ -114,6 +116,7 @@ type world struct {
 	// inputs are those that no wait has taken, by name, and heard is what turns were told to have heard.
 	inputs map[string]int
 	heard  map[string][]int64
+	until  map[string][]time.Time // of commands, what they were told of the run's time
 
 	finish *agent.FinishCall
 	out    agent.RunOutput
@@ -126,7 +129,7 @@ func newWorld(t testing.TB, in agent.RunInput, s script) *world {
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	w := &world{t: t, env: suite.NewTestWorkflowEnvironment(), in: in, script: s, used: map[string]int{},
-		status: agent.Running, rows: map[string]*agent.CommandRow{}, granted: map[string]bool{}, inputs: map[string]int{}, heard: map[string][]int64{}}
+		status: agent.Running, rows: map[string]*agent.CommandRow{}, granted: map[string]bool{}, inputs: map[string]int{}, heard: map[string][]int64{}, until: map[string][]time.Time{}}
 	w.env.SetTestTimeout(time.Minute)
 	w.env.RegisterWorkflowWithOptions(workflows.AgentExecution, workflow.RegisterOptions{Name: agent.WorkflowName})
 	register(w, agent.CallPlanner, func(in agent.PlannerCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callPlanner)
@@ -189,6 +192,8 @@ func register[In, Out any](w *world, name agent.Activity[In, Out], scope func(In
 				switch {
 				case errors.Is(err, errPaused):
 					err = temporal.NewNonRetryableApplicationError(err.Error(), string(agent.CodePaused), nil, w.refusedBy)
+				case errors.Is(err, errOutOfTime):
+					err = temporal.NewNonRetryableApplicationError(err.Error(), string(agent.CodeOutOfTime), nil)
 				case errors.Is(err, errHeartbeat):
 					err = temporal.NewHeartbeatTimeoutError()
 				case err != nil:
@@ -209,6 +214,9 @@ var errHeartbeat = errors.New("heartbeat timeout")
 
 // errPaused is what the gate says of a command that would begin while the run is paused.
 var errPaused = errors.New("the run is paused")
+
+// errOutOfTime is what the gate says of a command that would be tried again after the run's time.
+var errOutOfTime = errors.New("the run's time is over")
 
 // pending is an activity at work.
 type pending[Out any] struct {
@@ -264,6 +272,7 @@ type commandEnd struct {
 // command is the gate: begin now, the effect and the commit in the time that the script says.
 func (w *world) command(c agent.Call, kind agent.CommandKind, tool string, class agent.EffectClass, turn int) commandEnd {
 	e := w.next(c.CommandID)
+	w.until[c.CommandID] = append(w.until[c.CommandID], c.Until)
 	if e.begun != nil {
 		defer e.begun(w)
 	}
@@ -379,6 +388,10 @@ func (w *world) conclude(c agent.Call, row *agent.CommandRow, e effect, turn int
 		if e.ends == unheard {
 			return agent.Reply{}, e, gone
 		}
+	case again:
+		w.atWork--
+		row.State = agent.Released
+		return agent.Reply{}, e, errOutOfTime
 	case fails:
 		w.decide(row, agent.CommandFailed, &agent.Error{Code: e.code, Message: "failed by the script", NodeID: c.NodeID, CommandID: c.CommandID})
 	case doubts:
