@@ -21,6 +21,7 @@ type commandStory struct {
 // nodeStory is what the events say of a node.
 type nodeStory struct {
 	started  *Event
+	again    bool // a resume has reopened it since
 	finished *Event
 	saved    bool // a checkpoint followed finished
 }
@@ -121,6 +122,9 @@ func (v *verifier) walkReopened(e *Event) {
 		v.differAt(CheckEpoch, e, "data that can be read", err.Error())
 		return
 	}
+	for _, id := range d.NodeIDs {
+		v.node(id).again = true
+	}
 	if d.Epoch != e.Epoch {
 		v.differAt(CheckEpoch, e, fmt.Sprintf("epoch %d in its data", e.Epoch), fmt.Sprint(d.Epoch))
 	}
@@ -151,7 +155,10 @@ func (v *verifier) walkNode(e *Event) {
 	n := v.node(e.NodeID)
 	switch e.Type {
 	case NodeStarted:
-		n.started = e
+		if n.started != nil && !n.again {
+			v.differAt(CheckNode, e, "node_started once", describe(e)+" after "+describe(n.started))
+		}
+		n.started, n.again = e, false
 		if n.finished != nil {
 			v.differAt(CheckNode, e, "no more of the node after "+describe(n.finished), describe(e))
 		}

@@ -330,6 +330,7 @@ func TestDifferencesAreNamed(t *testing.T) {
 		"resumed in another epoch":   {func(b *book) { b.reopenAs(agent.RunReopenedData{Epoch: 3, Status: agent.Stuck}) }, agent.CheckEpoch, 5},
 		"a node that has not failed": {func(b *book) { b.reopenAs(agent.RunReopenedData{Epoch: 2, Status: agent.Stuck, Nodes: []int{0}}) }, agent.CheckFold, 5},
 		"nothing to reopen":          {func(b *book) { b.start(0); b.event(agent.CommandReopened, id, id, struct{}{}) }, agent.CheckCommand, 7},
+		"a node that begins twice":   {func(b *book) { b.start(0); b.event(agent.NodeStarted, id, "", agent.NodeStartedData{}) }, agent.CheckNode, 7},
 		"a node after its end":       {func(b *book) { b.start(0); b.commit(0); b.event(agent.NodeStarted, id, "", agent.NodeStartedData{}) }, agent.CheckNode, 10},
 		"a checkpoint before its node": {func(b *book) {
 			b.start(0)

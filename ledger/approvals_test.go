@@ -142,7 +142,9 @@ func TestApprovalIsBoundToItsArguments(t *testing.T) {
 	_, err = b.Resume(t.Context(), agent.Resume{Owner: owner, RunID: run.RunID, By: "ann"})
 	require.NoError(t, err)
 	b.exec(t, `UPDATE agent_executions SET status = 'running' WHERE run_id = $1`, run.RunID)
-	begun := b.beginAs(t, command{run: run, id: "a", effect: agent.External, epoch: 2}.ask(`{"n":2}`))
+	again := command{run: run, id: "a", effect: agent.External, epoch: 2}.ask(`{"n":2}`)
+	again.Node = nil // it has begun
+	begun := b.beginAs(t, again)
 	require.Equal(t, agent.MustAwait, begun.Verdict)
 	require.NotEqual(t, open.ApprovalID, begun.Awaits.ApprovalID)
 	b.verified(t, run)

@@ -208,7 +208,7 @@ func (c command) begin() agent.Begin {
 	} else {
 		b.Model = &agent.ModelRef{Name: "default", Provider: "scripted", Model: "m"}
 	}
-	if !c.inner {
+	if !c.inner && (c.id == agent.CommandNodeID(c.id) || c.id == agent.TurnCommandID(agent.CommandNodeID(c.id), 1)) { // else an earlier one has
 		b.Node = &agent.NodeStartedData{Kind: nodeKind, Tool: b.Tool, Index: c.index}
 	}
 	return b

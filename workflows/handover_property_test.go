@@ -98,6 +98,7 @@ func TestAnyPlanIsHandedOverAnywhere(t *testing.T) {
 
 // requireEndsAsFolded: the last execution knew where the run stood.
 func requireEndsAsFolded(t *rapid.T, w *world) {
+	requireStartedOnce(t, w)
 	state, fold := w.snapshot().State, w.fold()
 	require.Equal(t, []any{fold.Started, fold.Finished, fold.Failed, fold.Skipped, fold.Turns, fold.ToolCalls, fold.Tokens, fold.Status},
 		[]any{state.Started, state.Finished, state.Failed, state.Skipped, state.Turns, state.ToolCalls, state.Tokens, state.Status})

@@ -120,9 +120,26 @@ func checkPlanRun(t *rapid.T, w *world) {
 	}
 	checkCommands(t, w)
 	checkEnd(t, w, how)
+	requireStartedOnce(t, w)
 	state, fold := w.snapshot().State, w.fold()
 	require.Equal(t, []any{fold.Started, fold.Finished, fold.Failed, fold.Skipped, fold.Cursor, fold.Status, fold.ToolCalls, fold.Tokens},
 		[]any{state.Started, state.Finished, state.Failed, state.Skipped, state.Cursor, state.Status, state.ToolCalls, state.Tokens}, "the state is the fold of the record")
+}
+
+// requireStartedOnce: whatever a node has waited for, and however often it was handed over or resumed, it begins once, and before its
+// commands do.
+func requireStartedOnce(t *rapid.T, w *world) {
+	started := map[string]bool{}
+	for _, e := range w.events {
+		switch e.Type {
+		case agent.NodeStarted:
+			require.False(t, started[e.NodeID], "%s begins once: %v", e.NodeID, w.types(e.NodeID))
+			started[e.NodeID] = true
+		case agent.CommandEmitted, agent.ApprovalRequested:
+			require.True(t, started[e.NodeID], e.CommandID)
+		default:
+		}
+	}
 }
 
 // checkCommands: what is committed or has failed is not scheduled again, and no command is scheduled without end.

@@ -309,7 +309,7 @@ func (w *world) command(c agent.Call, kind agent.CommandKind, tool string, class
 	}
 	if e.ends == asked && !w.granted[c.CommandID] {
 		w.used[c.CommandID]--
-		if row == nil {
+		if row == nil || row.State == agent.Fenced {
 			row = &agent.CommandRow{CommandID: c.CommandID, NodeID: c.NodeID, Kind: kind, Tool: tool, Effect: class, State: agent.CommandWaiting, Owner: d}
 			w.rows[c.CommandID] = row
 			if c.Opens {
@@ -327,13 +327,14 @@ func (w *world) command(c agent.Call, kind agent.CommandKind, tool string, class
 		return end
 	}
 	dispatchNo := 1
+	opened := row != nil && row.State == agent.CommandWaiting // when somebody was asked
 	if row != nil && row.DispatchNo > 0 {
-		dispatchNo = row.DispatchNo + 1
+		dispatchNo, opened = row.DispatchNo+1, true
 	}
 	row = &agent.CommandRow{CommandID: c.CommandID, NodeID: c.NodeID, Kind: kind, Tool: tool, Effect: class, State: agent.Dispatched,
 		InputHash: c.CommandID, DispatchNo: dispatchNo, Owner: d}
 	w.rows[c.CommandID] = row
-	if c.Opens && dispatchNo == 1 && e.asked == nil {
+	if c.Opens && !opened {
 		w.append(agent.NodeStarted, c.NodeID, "", agent.NodeStartedData{Index: c.NodeIndex})
 	}
 	if c.Refusal != nil {
