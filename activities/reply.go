@@ -71,7 +71,7 @@ func toolRequestsOf(d *agent.Definition, result json.RawMessage) ([]agent.ToolRe
 	requests := make([]agent.ToolRequest, 0, len(reply.ToolCalls))
 	for _, c := range reply.ToolCalls {
 		// A tool that the agent does not have is called all the same, and fails: the model has to read that it does not exist.
-		request := agent.ToolRequest{Tool: agent.ShownName(c.Name), Effect: agent.External, Timeout: agent.DefaultToolTimeout, Digest: digest(c)}
+		request := agent.ToolRequest{Tool: agent.ShownName(c.Name), Effect: agent.External, Timeout: agent.DefaultToolTimeout, Digest: agent.CallDigest(c.Name, json.RawMessage(c.Arguments))}
 		if t, ok := d.Tool(c.Name); ok {
 			request.Tool, request.Effect = t.Name, t.Effect
 			if t.Timeout > 0 {
@@ -81,9 +81,4 @@ func toolRequestsOf(d *agent.Definition, result json.RawMessage) ([]agent.ToolRe
 		requests = append(requests, request)
 	}
 	return requests, nil
-}
-
-// digest is short for what a model asks for, so that the workflow can tell a repetition.
-func digest(c model.ToolCall) string {
-	return inputHash(c.Name, agent.CanonicalJSON(json.RawMessage(c.Arguments)))[:16]
 }

@@ -53,6 +53,9 @@ type RunInput struct {
 	// Walked are the tool calls of the last turn of each loop that have begun and were not stopped. An execution of an epoch after the first goes
 	// through that turn once more, and meets them.
 	Walked []string `json:"walked,omitempty"`
+	// Calls are those that loops have made in the turns before their last one, for the loop guard. Carried has them for an execution
+	// that continues another.
+	Calls []RepeatedCall `json:"calls,omitempty"`
 	// PausedBy is the intent that has paused the run, 0 when it is not paused. Heard is the number of the newest message that
 	// was said to the run while it was at work.
 	PausedBy int64 `json:"paused_by,omitempty"`
@@ -91,12 +94,6 @@ type LoopPosition struct {
 type MetLimit struct {
 	Limit LimitName `json:"limit"`
 	Most  int64     `json:"most"`
-}
-
-// RepeatedCall counts how often a tool was called with the same arguments.
-type RepeatedCall struct {
-	Digest string `json:"digest"`
-	Count  int    `json:"count"`
 }
 
 // RunOutput is what a finished execution leaves in Temporal.

@@ -175,7 +175,7 @@ func (c *compiler) checkWait(n *Node, at string) {
 	}
 	switch {
 	case (n.Signal == "") == (n.Duration == 0):
-		c.fault(at, "a wait node needs a signal, or a duration")
+		c.fault(at, "a wait node needs either a signal or a duration")
 	case n.Signal != "" && !ValidNodeID(n.Signal):
 		c.fault(at+"/signal", "%q: want 1 to %d of A-Z a-z 0-9 _ -", n.Signal, maxNodeIDLength)
 	case n.Duration != 0 && n.Timeout != 0:

@@ -79,6 +79,10 @@ type Acceptance struct {
 	// Strategy says what becomes of the run while the conversation has others that are not finished. Like everything else, it
 	// does not concern a request that was accepted before under the same key.
 	Strategy Strategy
+	// Agent is the agent that the request names, "" where it names none, and OwnLimits says that it has limits. A message for a run
+	// at work is for that run's agent, and within its limits.
+	Agent     string
+	OwnLimits bool
 	// Key and RequestHash make a repeated request give the same run.
 	Key         string
 	RequestHash string

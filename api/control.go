@@ -44,12 +44,12 @@ func (a *API) postConversationResume(w http.ResponseWriter, r *http.Request) err
 	if err != nil {
 		return err
 	}
-	if !checkpoint {
-		return newProblem(http.StatusNotFound, "not-found", "run %s, the newest of the conversation, has no checkpoint", runID)
-	}
 	run, err := a.cfg.Ledger.Run(r.Context(), caller(r).Owner, runID)
 	if err != nil {
 		return err
+	}
+	if !checkpoint && (run.Status.Terminal() || run.Status == agent.Stuck) { // of one at work, that it is at work is what matters
+		return newProblem(http.StatusNotFound, "not-found", "run %s, the newest of the conversation, has no checkpoint", runID)
 	}
 	return a.resume(w, r, run, body)
 }

@@ -42,6 +42,8 @@ func TestResumeRefuses(t *testing.T) {
 	b.ledger.end(completed.RunID, agent.Completed)
 	fresh := b.ledger.seed(t, "local", "")
 	b.ledger.end(fresh.RunID, agent.FailedStatus)
+	other := b.ledger.seed(t, "local", "")
+	b.ledger.end(other.RunID, agent.FailedStatus)
 	stranger := b.ledger.seed(t, "somebody", "")
 	b.ledger.checkpoints[stranger.RunID] = make([]agent.Checkpoint, 1)
 	b.ledger.end(stranger.RunID, agent.FailedStatus)
@@ -50,7 +52,7 @@ func TestResumeRefuses(t *testing.T) {
 		"runs/" + completed.RunID:                   409,
 		"conversations/" + completed.ConversationID: 409,
 		"conversations/" + fresh.ConversationID:     404, // it has no checkpoint
-		"runs/" + fresh.RunID:                       202, // and needs none
+		"runs/" + other.RunID:                       202, // and needs none
 		"runs/" + stranger.RunID:                    404,
 		"conversations/" + stranger.ConversationID:  404,
 		"runs/" + nobody:                            404,
@@ -76,6 +78,8 @@ func TestResumeOfAConversation(t *testing.T) {
 	require.Contains(t, document[problem](t, w).Detail, second.RunID)
 	b.ledger.checkpoints[second.RunID] = make([]agent.Checkpoint, 1)
 	require.Equal(t, second.RunID, document[resumed](t, b.do("POST", path, "")).RunID)
+	b.ledger.seed(t, "local", first.ConversationID)
+	requireProblem(t, b.do("POST", path, ""), 409, "run-open", "") // it is at work; that it has no checkpoint so far is no matter
 }
 
 // A stream that has ended with its run goes on when the run is resumed: a client that connects again is not told to stop.

@@ -120,8 +120,15 @@ func (a *API) postFork(w http.ResponseWriter, r *http.Request) error {
 	return a.answerRun(w, r, run, body.Wait)
 }
 
+// readDryRun refuses every other parameter: somebody who only wanted to ask, and wrote dry-run, must not get a fork.
 func readDryRun(r *http.Request) (bool, error) {
-	switch values := r.URL.Query()["dry_run"]; {
+	query := r.URL.Query()
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if name != "dry_run" {
+			return false, badParameter(agent.Preview(name, 64), "there is no such parameter; want dry_run")
+		}
+	}
+	switch values := query["dry_run"]; {
 	case len(values) == 0, len(values) == 1 && values[0] == "false":
 		return false, nil
 	case len(values) == 1 && values[0] == "true":

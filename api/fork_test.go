@@ -179,7 +179,11 @@ func TestForkRefusals(t *testing.T) {
 		}
 	}
 	require.Empty(t, b.ledger.forks)
-	requireProblem(t, b.do("POST", runPath(run.RunID)+"/fork?dry_run=yes", `{}`), 400, "invalid-parameter", "")
+	for query, parameter := range map[string]string{"dry_run=yes": "dry_run", "dry-run=true": "dry-run", "dry_run=true&wait=0": "wait"} {
+		p := requireProblem(t, b.do("POST", runPath(run.RunID)+"/fork?"+query, `{}`), 400, "invalid-parameter", "")
+		require.Equal(t, parameter, p.Parameter)
+	}
+	require.Empty(t, b.ledger.forks)
 	requireProblem(t, b.do("POST", runPath(uuid.NewString())+"/fork", `{}`), 404, "not-found", "")
 	requireProblem(t, b.do("POST", runPath(run.RunID)+"/fork", `{}`, "Idempotency-Key: \x01"), 400, "invalid-parameter", "")
 }

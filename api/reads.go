@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/go-chi/chi/v5"
 
@@ -30,6 +32,18 @@ func pathValue(r *http.Request, name string) string {
 	}
 	return plain
 }
+
+// commandID reads a command's id from the path. What the ledger could not even look up names nothing.
+func commandID(r *http.Request) (string, error) {
+	id := pathValue(r, "command_id")
+	if !text(id) {
+		return "", &agent.NotFoundError{What: "command", ID: agent.Preview(id, 64)}
+	}
+	return id, nil
+}
+
+// text reports whether the database can hold what stood in a URL: UTF-8 without NUL.
+func text(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
 // run finds the run that a path names, for its owner.
 func (a *API) run(r *http.Request) (agent.Run, error) {
@@ -87,6 +101,9 @@ func (a *API) getRuns(w http.ResponseWriter, r *http.Request) error {
 	f := agent.RunFilter{Owner: caller(r).Owner, Status: agent.Status(query.Get("status")), Agent: query.Get("agent")}
 	if f.Status != "" && !slices.Contains(statuses(), f.Status) {
 		return badParameter("status", "there is no status %q", agent.Preview(string(f.Status), 64))
+	}
+	if !text(f.Agent) {
+		return badParameter("agent", "there is no agent %q", agent.Preview(f.Agent, 64))
 	}
 	switch value := query.Get("in_doubt"); value {
 	case "true":
@@ -218,7 +235,11 @@ func (a *API) getCommand(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	command, err := a.cfg.Ledger.Command(r.Context(), run.RunID, pathValue(r, "command_id"))
+	id, err := commandID(r)
+	if err != nil {
+		return err
+	}
+	command, err := a.cfg.Ledger.Command(r.Context(), run.RunID, id)
 	if err != nil {
 		return err
 	}

@@ -265,6 +265,8 @@ func TestBadParameters(t *testing.T) {
 		"runs, before":            {"/api/v1/agent/runs?before=7", "", 400, "invalid-parameter", "before"},
 		"runs, conversation":      {"/api/v1/agent/runs?conversation_id=7", "", 400, "invalid-parameter", "conversation_id"},
 		"runs, limit":             {"/api/v1/agent/runs?limit=501", "", 400, "invalid-parameter", "limit"},
+		"runs, agent with NUL":    {"/api/v1/agent/runs?agent=%00", "", 400, "invalid-parameter", "agent"},
+		"runs, agent not UTF-8":   {"/api/v1/agent/runs?agent=%ff", "", 400, "invalid-parameter", "agent"},
 		"conversations, limit":    {"/api/v1/agent/conversations?limit=x", "", 400, "invalid-parameter", "limit"},
 		"conversations, before":   {"/api/v1/agent/conversations?before=x", "", 400, "invalid-parameter", "before"},
 	} {
@@ -305,7 +307,10 @@ func TestUnknownAndForeignIDs(t *testing.T) {
 			requireProblem(t, b.do("GET", "/api/v1/agent/conversations/"+id+rest, ""), 404, "not-found", "")
 		}
 	}
-	requireProblem(t, b.do("GET", "/api/v1/agent/runs/"+mine.RunID+"/commands/nothing", ""), 404, "not-found", "")
+	for _, id := range []string{"nothing", "%00", "%ff", "a%2F%00"} {
+		requireProblem(t, b.do("GET", "/api/v1/agent/runs/"+mine.RunID+"/commands/"+id, ""), 404, "not-found", "")
+		requireProblem(t, b.do("POST", "/api/v1/agent/runs/"+mine.RunID+"/commands/"+id+"/resolve", `{"outcome":"retry"}`), 404, "not-found", "")
+	}
 	require.Empty(t, b.ledger.cancels)
 }
 

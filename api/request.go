@@ -171,7 +171,7 @@ func (a *API) acceptance(r *http.Request, b *runBody, raw json.RawMessage) (agen
 	id := newID()
 	out := agent.Acceptance{
 		Owner: caller(r).Owner, Key: key, Offline: def.Model.Provider == offlineProvider,
-		NewConversation: b.ConversationID == "", Strategy: b.Strategy,
+		NewConversation: b.ConversationID == "", Strategy: b.Strategy, Agent: b.Agent, OwnLimits: b.Limits != (agent.Limits{}),
 		Run: agent.Run{
 			RunID: id, RootRunID: id, ConversationID: orNewID(b.ConversationID), MessageID: orNewID(b.MessageID),
 			RequestID: requestID(r), SessionID: b.SessionID, Epoch: 1, Status: agent.Queued, Input: b.Input,

@@ -87,7 +87,10 @@ func (a *API) postResolve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	id := pathValue(r, "command_id")
+	id, err := commandID(r)
+	if err != nil {
+		return err
+	}
 	if err := a.checkAnswer(r, run.RunID, id, body.Result); err != nil {
 		return err
 	}

@@ -132,6 +132,12 @@ func TestRunsTakeAStrategy(t *testing.T) {
 		require.Equal(t, 202, b.do("POST", "/api/v1/agent/run", body).Code)
 		require.Equal(t, s, b.ledger.accepted[len(b.ledger.accepted)-1].Strategy)
 	}
+	require.Equal(t, 202, b.do("POST", "/api/v1/agent/run", `{"input":"x","wait":0,"agent":"default","limits":{"max_steps":3}}`).Code)
+	named := b.ledger.accepted[len(b.ledger.accepted)-1]
+	require.Equal(t, "default", named.Agent) // the ledger refuses to steer a run of another agent, or within other limits
+	require.True(t, named.OwnLimits)
+	require.Empty(t, b.ledger.accepted[0].Agent)
+	require.False(t, b.ledger.accepted[0].OwnLimits)
 	requireProblem(t, b.do("POST", "/api/v1/agent/run", `{"input":"x","strategy":"race"}`), 422, "invalid-request", "/strategy")
 	at := b.ledger.accepted[0].Run
 	p := requireProblem(t, b.do("POST", "/api/v1/agent/run/stream", `{"input":"x","strategy":"reject","conversation_id":"`+at.ConversationID+`"}`), 409, "run-open", "")

@@ -94,6 +94,17 @@ func TestInputsAreKeptOnce(t *testing.T) {
 	b.finish(t, run, agent.Cancelled)
 	_, _, err = b.Signal(t.Context(), owner, run.RunID, agent.Input{Name: "go", InputID: "3", Value: json.RawMessage(`1`)})
 	requireConflict(t, err, agent.ConflictRunEnded)
+	before := value[int64](t, b, `SELECT sequence_number FROM inputs WHERE run_id = $1 AND name = 'go' AND input_id = '1'`, run.RunID)
+	for sent, reason := range map[string]string{`{"n":1}`: "", `3`: agent.ConflictInputReused} {
+		number, created, err := b.Signal(t.Context(), owner, run.RunID, agent.Input{Name: "go", InputID: "1", Value: json.RawMessage(sent)})
+		if reason != "" {
+			requireConflict(t, err, reason)
+			continue
+		}
+		require.NoError(t, err)
+		require.False(t, created)
+		require.Equal(t, before, number)
+	}
 	b.requireVerifies(t, run)
 }
 

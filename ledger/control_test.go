@@ -432,6 +432,8 @@ func TestWalkedToolCalls(t *testing.T) {
 		model := command{run: run, id: agent.TurnCommandID(agent.MainNodeID, turn), kind: agent.ModelCommand, inner: true}
 		commit := model.commit(b.begins(t, model), `{"text": ""}`)
 		commit.Event.Turn, commit.Turn = turn, turn
+		commit.Message = &agent.Message{Role: agent.AssistantMessage, CommandID: model.id, ToolCalls: json.RawMessage(
+			`[{"id":"x","name":"put","arguments":"{\"b\":1, \"a\":\"\\u0000\"}"},{"id":"y","name":"put","arguments":"{\"a\":\"\\u0000\",\"b\":1}"},{"id":"\u0000","name":"look"}]`)}
 		_, err := b.Commit(t.Context(), commit)
 		require.NoError(t, err)
 		for k := range 2 {
@@ -444,6 +446,8 @@ func TestWalkedToolCalls(t *testing.T) {
 	in, err := b.StartInput(t.Context(), run.RunID)
 	require.NoError(t, err)
 	require.Equal(t, []string{"main#2.0", "main#2.1", "main#2.2"}, in.Walked, "of the last turn, and what was only scheduled not")
+	require.Equal(t, []agent.RepeatedCall{{Digest: agent.CallDigest("put", json.RawMessage(`{"a":"\u0000","b":1}`)), Count: 2}, {Digest: agent.CallDigest("look", nil), Count: 1}},
+		in.Calls, "of the turns before")
 }
 
 // After the time that a call names no effect begins, and none is tried again; what is on record is told.

@@ -15,30 +15,49 @@ import (
 // compared as JSON with its numbers as they stand, is kept once; created tells whether this was the first. The number is that of its event: 0 while the run waits
 // for others of its conversation, since none of its events is written then.
 //
-// Errors: *agent.NotFoundError, and *agent.ConflictError when the run has ended or is being cancelled, the id came with another
+// Errors: *agent.NotFoundError, and *agent.ConflictError when the input is new and the run has ended or is being cancelled, the id came with another
 // value before, or as many inputs of the run as are kept wait to be taken.
 func (l *Ledger) Signal(ctx context.Context, owner, runID string, in agent.Input) (sequence int64, created bool, err error) {
 	_, err = l.control(ctx, owner, runID, "signal", func(t *txn) error {
 		sequence, created = 0, false
-		var value []byte
-		err := t.tx.QueryRow(ctx, `SELECT value, sequence_number FROM inputs WHERE run_id = $1 AND name = $2 AND input_id = $3`,
-			runID, in.Name, in.InputID).Scan(&value, &sequence)
-		switch {
-		case err == nil && agent.ArgumentsHash(value) != agent.ArgumentsHash(in.Value):
-			return &agent.ConflictError{Reason: agent.ConflictInputReused, Detail: fmt.Sprintf("input %s %s came with another value before", in.Name, in.InputID)}
-		case err == nil:
-			return nil
-		case !errors.Is(err, pgx.ErrNoRows):
+		kept, known, err := keptInput(ctx, t.tx, runID, in)
+		if err != nil || known {
+			sequence = kept
 			return err
 		}
 		created = true
 		sequence, err = t.receive(ctx, in)
 		return err
 	})
+	var conflict *agent.ConflictError
+	if errors.As(err, &conflict) && conflict.Reason == agent.ConflictRunEnded {
+		// It may have ended because of this very input, whose answer was lost.
+		if kept, known, again := keptInput(ctx, l.pool, runID, in); again != nil {
+			err = fmt.Errorf("signal run %s: %w", runID, again)
+		} else if known {
+			return kept, false, nil
+		}
+	}
 	if err != nil {
 		return 0, false, err
 	}
 	return sequence, created, nil
+}
+
+// keptInput finds an input that is on record. Error: *agent.ConflictError when its id came with another value.
+func keptInput(ctx context.Context, q session, runID string, in agent.Input) (sequence int64, known bool, err error) {
+	var value []byte
+	err = q.QueryRow(ctx, `SELECT value, sequence_number FROM inputs WHERE run_id = $1 AND name = $2 AND input_id = $3`,
+		runID, in.Name, in.InputID).Scan(&value, &sequence)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return 0, false, nil
+	case err != nil:
+		return 0, false, err
+	case agent.ArgumentsHash(value) != agent.ArgumentsHash(in.Value):
+		return 0, false, &agent.ConflictError{Reason: agent.ConflictInputReused, Detail: fmt.Sprintf("input %s %s came with another value before", in.Name, in.InputID)}
+	}
+	return sequence, true, nil
 }
 
 // receive keeps a new input.

@@ -165,7 +165,43 @@ func (l *Ledger) StartInput(ctx context.Context, runID string) (agent.RunInput, 
 	if in.Walked, err = l.walked(ctx, runID, in.State.Turns); err != nil {
 		return agent.RunInput{}, err
 	}
+	if in.Calls, err = l.repeatedCalls(ctx, runID, in.State.Turns); err != nil {
+		return agent.RunInput{}, err
+	}
 	return in, nil
+}
+
+// repeatedCalls counts what loops have called in the turns before their last one, which is walked through once more.
+func (l *Ledger) repeatedCalls(ctx context.Context, runID string, turns map[string]int) (calls []agent.RepeatedCall, err error) {
+	if len(turns) == 0 {
+		return nil, nil
+	}
+	last := make([]string, 0, len(turns))
+	for node, turn := range turns {
+		last = append(last, agent.TurnCommandID(node, turn))
+	}
+	rows, err := l.pool.Query(ctx, `SELECT tool_calls FROM messages
+		WHERE run_id = $1 AND role = 'assistant' AND tool_calls IS NOT NULL AND command_id <> ALL ($2) ORDER BY sequence_number`, runID, last)
+	if err == nil {
+		var raw []byte // read here, since Postgres cannot give every text that JSON can hold
+		_, err = pgx.ForEachRow(rows, []any{&raw}, func() error {
+			var asked []struct {
+				Name      string `json:"name"`
+				Arguments string `json:"arguments"`
+			}
+			if err := json.Unmarshal(raw, &asked); err != nil {
+				return err
+			}
+			for _, c := range asked {
+				calls = agent.RememberCall(calls, agent.CallDigest(c.Name, json.RawMessage(c.Arguments)))
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("calls of run %s: %w", runID, err)
+	}
+	return calls, nil
 }
 
 // walked lists the tool calls of the last turn of each loop that have begun and were not stopped.

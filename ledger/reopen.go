@@ -69,6 +69,8 @@ func (t *txn) mayReopen(ctx context.Context, r agent.Resume) error {
 		return t.isLost(ctx, r, conflict)
 	case status.Terminal(), t.run.stuck:
 		return nil
+	case t.run.pausedBy != 0:
+		return conflict(agent.ConflictRunOpen, "is paused; unpause lets it go on")
 	}
 	return conflict(agent.ConflictRunOpen, "is %s; a run can be resumed when it has failed, was cancelled or is stuck", status)
 }

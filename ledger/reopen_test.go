@@ -162,10 +162,16 @@ func TestResumeRefuses(t *testing.T) {
 	b.lose(t, again)
 	b.resumes(t, again)
 	b.lose(t, b.read(t, again))
+	paused := b.accepted(t, twoStep(t))
+	_, err = b.Pause(t.Context(), owner, paused.RunID, "me", "")
+	require.NoError(t, err)
+	_, err = b.Resume(t.Context(), agent.Resume{Owner: owner, RunID: paused.RunID})
+	require.ErrorContains(t, err, "is paused; unpause lets it go on")
 	for name, c := range map[string]struct {
 		resume agent.Resume
 		reason string // of the conflict, "" for not found
 	}{
+		"paused":                            {agent.Resume{Owner: owner, RunID: paused.RunID}, agent.ConflictRunOpen},
 		"at work":                           {agent.Resume{Owner: owner, RunID: open.RunID}, agent.ConflictRunOpen},
 		"being cancelled":                   {agent.Resume{Owner: owner, RunID: cancelling.RunID}, agent.ConflictRunOpen},
 		"completed":                         {agent.Resume{Owner: owner, RunID: completed.RunID}, agent.ConflictRunEnded},

@@ -23,8 +23,11 @@ func (l *Ledger) steer(ctx context.Context, a agent.Acceptance, runID string) (r
 	case run.Definition.Mode != agent.ModeReact:
 		refused.Detail = "run " + runID + " follows a plan; only a react run reads messages on its way: enqueue the message, or interrupt the run with it"
 		return run, false, refused
-	case len(a.Run.Attachments) > 0 || a.Plan != nil && a.PlanSource != reactPlan:
-		refused.Detail = "run " + runID + " is at work and can be told a message, without attachments and without a plan"
+	case len(a.Run.Attachments) > 0 || a.Plan != nil && a.PlanSource != reactPlan || a.OwnLimits || len(a.Run.Metadata) > 0 && string(a.Run.Metadata) != "{}":
+		refused.Detail = "run " + runID + " is at work and can be told a message, without attachments, plan, metadata and limits: they are for a run of its own"
+		return run, false, refused
+	case a.Agent != "" && a.Agent != run.Definition.Agent:
+		refused.Detail = fmt.Sprintf("run %s, which is at work, is agent %s's, and the message is for agent %s: enqueue it, or interrupt the run with it", runID, run.Definition.Agent, a.Agent)
 		return run, false, refused
 	}
 	err = l.write(ctx, txnScope{runID: runID, anyEpoch: true, changesRun: true, withState: true}, func(t *txn) error {

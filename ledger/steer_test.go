@@ -162,6 +162,18 @@ func TestMessageWhereNoLoopReadsIt(t *testing.T) {
 	more.Plan, more.PlanSource = twoStep(t), "caller"
 	_, _, err = b.Accept(t.Context(), more)
 	requireConflict(t, err, agent.ConflictSteer)
+	more = message(run.ConversationID, "x")
+	more.OwnLimits = true
+	_, _, err = b.Accept(t.Context(), more)
+	requireConflict(t, err, agent.ConflictSteer)
+	more = message(run.ConversationID, "x")
+	more.Run.Metadata = []byte(`{"ticket": 7}`)
+	_, _, err = b.Accept(t.Context(), more)
+	requireConflict(t, err, agent.ConflictSteer)
+	more = message(run.ConversationID, "x")
+	more.Agent = "another than " + run.Definition.Agent
+	_, _, err = b.Accept(t.Context(), more)
+	requireConflict(t, err, agent.ConflictSteer)
 	taken := message(run.ConversationID, "x")
 	taken.Run.MessageID = run.MessageID
 	_, _, err = b.Accept(t.Context(), taken)

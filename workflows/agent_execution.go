@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -36,7 +37,7 @@ func AgentExecution(ctx workflow.Context, in agent.RunInput) (agent.RunOutput, e
 }
 
 func newExecution(in agent.RunInput, cancel workflow.CancelFunc) *execution {
-	e := &execution{in: in, plan: in.Plan, state: in.State, limits: in.Limits, heard: in.Heard, pausedBy: in.PausedBy, cancel: cancel,
+	e := &execution{in: in, plan: in.Plan, state: in.State, limits: in.Limits, heard: in.Heard, pausedBy: in.PausedBy, calls: slices.Clone(in.Calls), cancel: cancel,
 		resolved: map[string]agent.Intent{}, told: map[string]int{}, taken: map[string]int64{}, loops: map[string]*loop{}}
 	if c := in.Carried; c != nil {
 		e.lastFact, e.schedule, e.spent, e.calls = c.LastFact, c.Schedule, time.Duration(c.Spent), c.Calls

@@ -94,7 +94,7 @@ func (e *execution) handOver(ctx workflow.Context) (agent.RunOutput, error) {
 func (e *execution) next(state agent.State) agent.RunInput {
 	next := e.in
 	next.Plan, next.State, next.Limits, next.Heard, next.PausedBy = e.plan, state, e.limits, e.heard, 0
-	next.Walked = nil // Loops says where they go on
+	next.Walked, next.Calls = nil, nil // Loops says where they go on
 	if e.paused() {
 		next.PausedBy = e.pausedBy
 	}

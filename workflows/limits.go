@@ -100,35 +100,19 @@ func (e *execution) exceed(call agent.Call, failure *agent.Error) *agent.SettleR
 	return unbegun(call, failure.Message)
 }
 
-// maxRemembered bounds how many different calls the loop guard remembers.
-const maxRemembered = 64
-
-// remember counts a call of a loop. Of many different calls only the last are remembered.
+// remember counts a call of a loop.
 func (e *execution) remember(digest string) {
-	if digest == "" {
-		return
-	}
-	call := agent.RepeatedCall{Digest: digest, Count: 1}
-	if at := e.calledAt(digest); at >= 0 {
-		call.Count += e.calls[at].Count
-		e.calls = slices.Delete(e.calls, at, at+1)
-	}
-	e.calls = append(e.calls, call)
-	if n := len(e.calls) - maxRemembered; n > 0 {
-		e.calls = slices.Delete(e.calls, 0, n)
+	if digest != "" {
+		e.calls = agent.RememberCall(e.calls, digest)
 	}
 }
 
 // calledBefore tells how often a call was made, as far as that is remembered.
 func (e *execution) calledBefore(digest string) int {
-	if at := e.calledAt(digest); at >= 0 {
+	if at := slices.IndexFunc(e.calls, func(c agent.RepeatedCall) bool { return c.Digest == digest }); at >= 0 {
 		return e.calls[at].Count
 	}
 	return 0
-}
-
-func (e *execution) calledAt(digest string) int {
-	return slices.IndexFunc(e.calls, func(c agent.RepeatedCall) bool { return c.Digest == digest })
 }
 
 // limit holds a run to a limit. Where it is over, the run parks until it is raised, or the result is the failure that it ends

@@ -348,6 +348,25 @@ func TestNothingIsTriedAgainOutOfTime(t *testing.T) {
 	}
 }
 
+// Nor does the loop guard forget what the executions before have called.
+func TestResumeKeepsTheLoopGuard(t *testing.T) {
+	t.Parallel()
+	repeats := same(1, "x")
+	again := resumed(parksWith(react(), agent.Limits{MaxRepeats: 3}), agent.State{Sequence: 2, Started: bits(0), Turns: map[string]int{"main": 2}, ToolCalls: 2})
+	again.Calls, again.Walked = []agent.RepeatedCall{{Digest: repeats.tools[0].Digest, Count: 1}}, []string{"main#2.0"}
+	w := newWorld(t, again, script{"main#2": {repeats}, "main#3": {repeats}, "main#4": {repeats}})
+	for _, id := range []string{"main#2", "main#2.0"} {
+		w.rows[id] = &agent.CommandRow{CommandID: id, NodeID: "main", InputHash: id, Kind: agent.ToolCommand, State: agent.Committed, Sequence: 2}
+	}
+	w.later(100*time.Hour, func(w *world) {
+		require.Equal(w.t, []string{"main#2", "main#2.0", "main#3", "main#3.0", "main#4"}, w.commands(), "one before, one met again, and one more")
+		require.Equal(w.t, []string{"max_repeats 3/3"}, w.reached())
+		w.give(agent.Limits{MaxRepeats: 4})
+	})
+	w.run()
+	require.NoError(t, w.err)
+}
+
 func TestRequirePlan(t *testing.T) {
 	t.Parallel()
 	in := input(nil)
