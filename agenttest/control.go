@@ -22,10 +22,12 @@ type input struct {
 // signal keeps an input.
 func (m *memory) signal(runID string, in agent.Input) error {
 	return m.write(scope{runID: runID, anyEpoch: true}, func(t *txn) error {
-		if err := t.mayAsk(); err != nil {
-			return err
+		refused := t.mayAsk()
+		var conflict *agent.ConflictError
+		if refused != nil && (!errors.As(refused, &conflict) || conflict.Reason != agent.ConflictRunEnded) {
+			return refused
 		}
-		untaken := 0
+		untaken := 0 // a run may have ended because of this very input, whose answer was lost
 		for _, i := range t.run.inputs {
 			if i.Name == in.Name && i.InputID == in.InputID {
 				if agent.ArgumentsHash(i.Value) != agent.ArgumentsHash(in.Value) {
@@ -36,6 +38,9 @@ func (m *memory) signal(runID string, in agent.Input) error {
 			if i.commandID == "" {
 				untaken++
 			}
+		}
+		if refused != nil {
+			return refused
 		}
 		if untaken >= agent.MaxInputs {
 			return &agent.ConflictError{Reason: agent.ConflictInputs, Detail: fmt.Sprintf("%d inputs of the run wait for a node that takes them", untaken)}
