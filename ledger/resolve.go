@@ -162,7 +162,7 @@ func (t *txn) answerTo(ctx context.Context, c *agent.CommandRow) (*agent.Message
 		return nil, err
 	}
 	turn, err := collectCommandRow(rows)
-	if err != nil || turn == nil {
+	if err != nil || turn == nil || turn.State != agent.Committed { // nothing has asked for it
 		return nil, err
 	}
 	var reply struct {
