@@ -13,10 +13,13 @@ import (
 const eventColumns = `sequence_number, event_type, conversation_id, run_id, root_run_id, message_id, node_id, command_id, attempt,
 	created_at, event_data, epoch`
 
-func scanEvent(row pgx.CollectableRow) (agent.Event, error) {
+func scanEvent(row pgx.CollectableRow) (agent.Event, error) { return scanEventAt(row) }
+
+// scanEventAt reads an event that stands behind other columns.
+func scanEventAt(row pgx.CollectableRow, before ...any) (agent.Event, error) {
 	var e agent.Event
-	err := row.Scan(&e.Sequence, &e.Type, &e.ConversationID, &e.RunID, &e.RootRunID, &e.MessageID, &e.NodeID, &e.CommandID,
-		&e.Attempt, &e.CreatedAt, &e.Data, &e.Epoch)
+	err := row.Scan(append(before, &e.Sequence, &e.Type, &e.ConversationID, &e.RunID, &e.RootRunID, &e.MessageID, &e.NodeID, &e.CommandID,
+		&e.Attempt, &e.CreatedAt, &e.Data, &e.Epoch)...)
 	return e, err
 }
 
