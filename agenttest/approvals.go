@@ -192,10 +192,14 @@ func (m *memory) decideApproval(runID, commandID, approvalID string, answer agen
 			return nil
 		case a.State == agent.ApprovalExpired:
 			return &agent.ConflictError{Reason: agent.ConflictApprovalExpired, Detail: "approval " + approvalID + " has expired"}
-		case a.State == agent.ApprovalWithdrawn || t.run.Status.Terminal() || a.State == agent.ApprovalOpen && t.run.Status == agent.Cancelling:
-			return &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + runID + " has ended, or is being cancelled"}
-		case a.State != agent.ApprovalOpen:
+		case a.State == agent.ApprovalApproved || a.State == agent.ApprovalDenied:
 			return &agent.ConflictError{Reason: agent.ConflictApprovalDecided, Detail: fmt.Sprintf("approval %s was %s by %s", approvalID, a.State, a.By)}
+		case t.run.Status.Terminal():
+			return &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + runID + " has ended"}
+		case a.State == agent.ApprovalWithdrawn:
+			return &agent.ConflictError{Reason: agent.ConflictApprovalDecided, Detail: "approval " + approvalID + " was withdrawn before anybody answered"}
+		case t.run.Status == agent.Cancelling:
+			return &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + runID + " is being cancelled"}
 		case !t.now.Before(a.ExpiresAt):
 			given = *a
 			given.State, answer.Shown = agent.ApprovalExpired, nil

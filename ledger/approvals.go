@@ -164,10 +164,12 @@ func (l *Ledger) DecideApproval(ctx context.Context, owner, approvalID string, a
 			return nil
 		case a.State == agent.ApprovalExpired:
 			return &agent.ConflictError{Reason: agent.ConflictApprovalExpired, Detail: "approval " + approvalID + " has expired: nobody had answered in time"}
-		case a.State == agent.ApprovalWithdrawn || t.run.status.Terminal():
-			return &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "approval " + approvalID + " was withdrawn, since run " + approval.RunID + " has ended: " + string(t.run.status)}
-		case a.State != agent.ApprovalOpen:
+		case a.State == agent.ApprovalApproved || a.State == agent.ApprovalDenied:
 			return &agent.ConflictError{Reason: agent.ConflictApprovalDecided, Detail: fmt.Sprintf("approval %s was %s by %s", approvalID, a.State, a.By)}
+		case t.run.status.Terminal():
+			return &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "approval " + approvalID + " was withdrawn, since run " + approval.RunID + " has ended: " + string(t.run.status)}
+		case a.State == agent.ApprovalWithdrawn:
+			return &agent.ConflictError{Reason: agent.ConflictApprovalDecided, Detail: "approval " + approvalID + " was withdrawn before anybody answered"}
 		case t.run.status == agent.Cancelling:
 			return &agent.ConflictError{Reason: agent.ConflictRunEnded, Detail: "run " + approval.RunID + " is being cancelled"}
 		case !t.now.Before(a.ExpiresAt):

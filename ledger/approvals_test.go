@@ -291,6 +291,11 @@ func TestApprovalIsAnsweredOnce(t *testing.T) {
 	_, err = b.DecideApproval(t.Context(), "team-b", stranger, no)
 	require.ErrorAs(t, err, new(*agent.NotFoundError), "another owner's")
 	b.verified(t, run)
+	b.finish(t, run, agent.Cancelled)
+	_, err = b.DecideApproval(t.Context(), owner, stranger, no)
+	require.NoError(t, err, "the same answer, when the run has ended too")
+	_, err = b.DecideApproval(t.Context(), owner, stranger, yes)
+	requireConflict(t, err, agent.ConflictApprovalDecided)
 }
 
 // Everybody answers at once, on two connections, while a worker asks: one answer wins, and all are told the truth.
@@ -493,7 +498,7 @@ func TestApprovalWhenThePolicyChangesItsMind(t *testing.T) {
 	require.Equal(t, agent.CodeRefused, begun.Row.Error.Code)
 	require.Equal(t, []agent.EventType{agent.ApprovalResolved, agent.PolicyDecided, agent.CommandFailedType}, b.types(t, run, from))
 	_, err := b.DecideApproval(t.Context(), owner, waiting.ApprovalID, yes)
-	requireConflict(t, err, agent.ConflictRunEnded)
+	requireConflict(t, err, agent.ConflictApprovalDecided) // the run has not ended
 	b.verified(t, run)
 }
 

@@ -32,6 +32,22 @@ func TestConfigExample(t *testing.T) {
 		HeadersEnv: map[string]string{"Authorization": "PAYMENTS_AUTHORIZATION"}, Found: "/data/0", Output: "/data/0"}, cfg.Tools.HTTP.Reconcile[0])
 }
 
+// The tour of the README begins with this file, and without a key.
+func TestConfigOfTheTour(t *testing.T) {
+	cfg, err := loadConfig(filepath.Join("..", "..", "docs", "tour.yaml"))
+	require.NoError(t, err)
+	agents := cfg.blueprints()
+	require.Len(t, agents, 4)
+	for _, a := range agents {
+		switch a.Name {
+		case "careful":
+			require.Equal(t, policy.Ask, a.Policy.Rules[0].Decision)
+		case "frugal":
+			require.Equal(t, 1, a.Limits.MaxToolCalls)
+		}
+	}
+}
+
 // What the example shows in comments must work when somebody takes the comment signs away.
 func TestConfigExampleOfServers(t *testing.T) {
 	cfg := uncommented(t, "# mcp_servers:")

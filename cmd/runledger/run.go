@@ -117,6 +117,13 @@ func (p *printer) frame(fr frame) error {
 		Error  *agent.Error    `json:"error"`
 		Input  json.RawMessage `json:"input"`
 		Output json.RawMessage `json:"output"`
+
+		ApprovalID string              `json:"approval_id"`
+		Arguments  json.RawMessage     `json:"arguments"`
+		Outcome    agent.ApprovalState `json:"outcome"`
+		By         string              `json:"by"`
+		Limit      string              `json:"limit"`
+		Parked     bool                `json:"parked"`
 	}
 	if err := json.Unmarshal(e.Data, &d); err != nil {
 		return fmt.Errorf("event %d %s: %w", e.Sequence, e.Type, err)
@@ -149,6 +156,22 @@ func (p *printer) frame(fr frame) error {
 		p.line(e, "  %s attempt %d does not count: %s", e.CommandID, e.Attempt, d.Reason)
 	case "command_in_doubt":
 		p.line(e, "? %s is in doubt: %s", e.CommandID, d.Reason)
+	case agent.ApprovalRequested:
+		p.line(e, "? %s would call %s %s: approval %s is waited for", e.CommandID, d.Tool, shown(d.Arguments), d.ApprovalID)
+	case agent.ApprovalResolved:
+		by := ""
+		if d.By != "" {
+			by = " by " + d.By
+		}
+		p.line(e, "  %s is %s%s", e.CommandID, d.Outcome, by)
+	case agent.LimitReachedType:
+		if d.Parked {
+			p.line(e, "? %s is reached: the run waits for more", d.Limit)
+		}
+	case agent.RunPaused:
+		p.line(e, "? paused by %s", d.By)
+	case agent.RunUnpaused:
+		p.line(e, "  goes on")
 	case "chat_completed":
 		p.complete(e, d.Output)
 	case agent.NodeSkipped:

@@ -13,29 +13,33 @@ import (
 )
 
 // TestRequirements holds docs/requirements.md to the documents' ids and to the tests of the tree: every id once, in order,
-// and with every id a test that exists, or a word on what is open.
+// and with every row tests that exist, or a word on what is open, where the tests that it names exist too.
 func TestRequirements(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "requirements.md"))
 	require.NoError(t, err)
 	var want []string
 	for _, part := range []struct {
-		name string
-		n    int
-	}{{"R0", 23}, {"R1", 16}, {"R2", 19}, {"R3", 30}, {"R4", 25}, {"C", 8}} {
+		prefix string
+		n      int
+	}{{"R0-", 23}, {"R1-", 16}, {"R2-", 19}, {"R3-", 30}, {"R4-", 25}, {"C-", 8}, {"D", 9}} {
 		for i := range part.n {
-			want = append(want, fmt.Sprintf("%s-%d", part.name, i+1))
+			want = append(want, fmt.Sprint(part.prefix, i+1))
 		}
 	}
 	tests := testNames(t)
 	var have []string
-	for _, m := range regexp.MustCompile(`(?m)^\| ([RC]\d?-\d+) \| ([^|]+) \| ([^|]+) \|$`).FindAllStringSubmatch(string(raw), -1) {
-		id, shown := m[1], strings.TrimSpace(m[3])
-		have = append(have, id)
-		if strings.HasPrefix(shown, "open: ") {
-			continue
+	documented, named := regexp.MustCompile(`^([RC]\d?-|D)\d+$`), regexp.MustCompile(`\b\w+\.Test\w+`)
+	for _, m := range regexp.MustCompile(`(?m)^\| ([^|]+) \| ([^|]+) \| ([^|]+) \|$`).FindAllStringSubmatch(string(raw), -1) {
+		id, shown := m[1], m[3]
+		if documented.MatchString(id) {
+			have = append(have, id)
 		}
-		for name := range strings.SplitSeq(shown, ", ") {
+		names := strings.Split(shown, ", ")
+		if strings.HasPrefix(shown, "open: ") {
+			names = named.FindAllString(shown, -1)
+		}
+		for _, name := range names {
 			require.True(t, tests[name], "%s names %s, which does not exist", id, name)
 		}
 	}
