@@ -21,7 +21,8 @@ func (l *Ledger) Events(ctx context.Context, scope agent.LogScope, after int64, 
 	if err != nil {
 		return nil, fmt.Errorf("read events: %w", err)
 	}
-	events, err := pgx.CollectRows(rows, scanEvent)
+	var scan eventScan
+	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (agent.Event, error) { return scan.event(row, 0) })
 	if err != nil {
 		return nil, fmt.Errorf("read events: %w", err)
 	}

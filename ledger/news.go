@@ -57,9 +57,13 @@ func (l *Ledger) News(ctx context.Context, from []agent.LogCursor, limit int) ([
 		})
 	}
 	batch.Queue(newEvents, all, after, limit).Query(func(rows pgx.Rows) error {
+		var scan eventScan
 		for rows.Next() {
 			var at int
-			e, err := scanEventAt(rows, &at)
+			if err := rows.Scan(append([]any{&at}, make([]any, eventColumnCount)...)...); err != nil {
+				return err
+			}
+			e, err := scan.event(rows, 1)
 			if err != nil {
 				return err
 			}

@@ -31,6 +31,8 @@ type stream struct {
 	// canEnd: a run's log ends, and a conversation's when the client asked for that. asks: something was read that may have ended
 	// it, so that its extent is to be asked for.
 	canEnd, asks bool
+	// ahead is the page that is being read, nil for none.
+	ahead chan page
 	// failing is when the ledger could not be read for the first time since it last could.
 	failing time.Time
 }
@@ -105,7 +107,7 @@ func (st *stream) step(ctx context.Context) (end bool, err error) {
 	case !holds:
 		return false, st.page(ctx)
 	}
-	st.follows = true
+	st.follows, st.ahead = true, nil
 	return false, st.send(t)
 }
 
@@ -143,22 +145,33 @@ func (st *stream) send(t taken) error {
 	return st.writer.frames(t.frames)
 }
 
-// page reads a page of the ledger and sends it. What is not in a page that is not full, and precedes a number that was known before
-// the read, is not of the scope.
+// page is what was read of the ledger behind a number. What is not in a page that is not full, and precedes the number that was known
+// before the read, is not of the scope.
+type page struct {
+	events []agent.Event
+	known  int64
+	err    error
+}
+
+// page sends a page of the ledger, while the next one is being read.
 func (st *stream) page(ctx context.Context) error {
-	known := st.extent.Last
-	if st.feed != nil {
-		known = max(known, st.feed.upTo())
+	if st.ahead == nil {
+		st.readAhead(ctx, st.at.after)
 	}
-	events, err := st.cfg.Log.Events(ctx, st.req.Scope, st.at.after, st.cfg.PageSize)
-	if err != nil {
-		return fmt.Errorf("read events after %d: %w", st.at.after, err)
+	p := <-st.ahead
+	st.ahead = nil
+	if p.err != nil {
+		return fmt.Errorf("read events after %d: %w", st.at.after, p.err)
+	}
+	full := len(p.events) >= st.cfg.PageSize
+	if full {
+		st.readAhead(ctx, p.events[len(p.events)-1].Sequence)
 	}
 	ended := false
-	var buf []byte
-	for _, e := range events {
-		buf = appendEvent(buf, st.req.Profile, e)
-		st.at.after = e.Sequence
+	buf := make([]byte, 0, flushAt+flushAt/4)
+	for i := range p.events {
+		e := &p.events[i]
+		buf = appendEvent(buf, st.req.Profile, *e)
 		ended = ended || e.Type.Terminal()
 		if len(buf) >= flushAt {
 			if err := st.writer.write(buf); err != nil {
@@ -166,13 +179,28 @@ func (st *stream) page(ctx context.Context) error {
 			}
 			buf = buf[:0]
 		}
+		st.at.after = e.Sequence
 	}
-	if len(events) < st.cfg.PageSize {
-		st.at.after = max(st.at.after, known)
+	if !full {
+		st.at.after = max(st.at.after, p.known)
 		ended = ended || !st.extent.Open
 	}
 	st.asks = st.canEnd && ended
 	return st.writer.write(buf)
+}
+
+// readAhead begins to read the page behind a number.
+func (st *stream) readAhead(ctx context.Context, after int64) {
+	ahead := make(chan page, 1)
+	st.ahead = ahead
+	known := st.extent.Last
+	if st.feed != nil {
+		known = max(known, st.feed.upTo())
+	}
+	go func() {
+		events, err := st.cfg.Log.Events(ctx, st.req.Scope, after, st.cfg.PageSize)
+		ahead <- page{events, known, err}
+	}()
 }
 
 // errUnreadable ends streams when the ledger could not be read for too long.
