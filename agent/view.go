@@ -203,6 +203,21 @@ type OutputCursor struct {
 	Chunk     int
 }
 
+// LogCursor is how much of a conversation's log a reader has: the events up to After, and, when it wants Output at all, of the model
+// output what Have says.
+type LogCursor struct {
+	ConversationID string
+	After          int64
+	Output         bool
+	Have           []OutputCursor
+}
+
+// LogNews is what follows a LogCursor.
+type LogNews struct {
+	Events []Event
+	Output []OutputChunk
+}
+
 // RunFilter selects runs; empty fields select all.
 type RunFilter struct {
 	Owner          string

@@ -187,7 +187,7 @@ func served(t testing.TB) (b *bench, keys *auth.Keyring, server *httptest.Server
 	return b, keys, server, heard.following
 }
 
-// heardLedger tells when somebody subscribes.
+// heardLedger tells when somebody subscribes, or when the first stream follows the log.
 type heardLedger struct {
 	Ledger
 	following chan struct{}
@@ -196,6 +196,11 @@ type heardLedger struct {
 func (l *heardLedger) Subscribe(id string) (<-chan struct{}, func()) {
 	defer func() { l.following <- struct{}{} }()
 	return l.Ledger.Subscribe(id)
+}
+
+func (l *heardLedger) Watch(news func(string)) func() {
+	defer func() { l.following <- struct{}{} }()
+	return l.Ledger.Watch(news)
 }
 
 func call(t testing.TB, server *httptest.Server, method, path, body string, headers ...string) *http.Response {

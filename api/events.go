@@ -136,7 +136,7 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, scope agent.LogScop
 		w.WriteHeader(http.StatusNoContent) // an EventSource that connects again after the end is told to stop
 		return nil
 	}
-	return a.serveStream(w, r, sse.Request{Scope: scope, Profile: ask.profile, After: after, UntilIdle: ask.untilIdle})
+	return a.serveStream(w, r, sse.Request{Scope: scope, Profile: ask.profile, After: after, Extent: extent, UntilIdle: ask.untilIdle})
 }
 
 func (a *API) serveStream(w http.ResponseWriter, r *http.Request, req sse.Request) error {

@@ -25,6 +25,7 @@ type fakeLedger struct {
 	keys          map[string]agent.Acceptance
 	tools         []agent.ToolRef
 	subscribers   map[chan struct{}]string
+	watchers      map[*func(string)]struct{}
 	accepted      []agent.Acceptance
 	failure       error
 	pingFailure   error
@@ -61,7 +62,7 @@ type fakeConversation struct {
 
 func newFakeLedger() *fakeLedger {
 	return &fakeLedger{runs: map[string]*fakeRun{}, conversations: map[string]*fakeConversation{}, keys: map[string]agent.Acceptance{},
-		subscribers: map[chan struct{}]string{}, inputs: map[string][]agent.Input{}, waits: map[string][]agent.OpenWait{}, behind: map[string][]agent.RunAhead{}, commands: map[string][]agent.Command{}, checkpoints: map[string][]agent.Checkpoint{},
+		subscribers: map[chan struct{}]string{}, watchers: map[*func(string)]struct{}{}, inputs: map[string][]agent.Input{}, waits: map[string][]agent.OpenWait{}, behind: map[string][]agent.RunAhead{}, commands: map[string][]agent.Command{}, checkpoints: map[string][]agent.Checkpoint{},
 		now:   time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC),
 		tools: []agent.ToolRef{{Name: "calculator", Description: "Adds", InputSchema: json.RawMessage(`{"type":"object"}`), Effect: agent.Deterministic}}}
 }
@@ -175,6 +176,9 @@ func (l *fakeLedger) QueuedBehind(_ context.Context, runID string) ([]agent.RunA
 }
 
 func (l *fakeLedger) wake(conversationID string) {
+	for news := range l.watchers {
+		go (*news)(conversationID) // whoever watches may be about to ask for something
+	}
 	for ch, id := range l.subscribers {
 		if id == conversationID {
 			select {
@@ -529,19 +533,44 @@ func (l *fakeLedger) Extent(ctx context.Context, scope agent.LogScope) (agent.Ex
 	return x, ctx.Err()
 }
 
-func (l *fakeLedger) Output(_ context.Context, scope agent.LogScope, have []agent.OutputCursor) ([]agent.OutputChunk, error) {
+func (l *fakeLedger) Watch(news func(string)) func() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.watchers[&news] = struct{}{}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.watchers, &news)
+	}
+}
+
+func (l *fakeLedger) News(ctx context.Context, from []agent.LogCursor, limit int) ([]agent.LogNews, error) {
+	news := make([]agent.LogNews, len(from))
+	for i, c := range from {
+		if c.Output {
+			news[i].Output = l.output(c)
+		}
+		var err error
+		if news[i].Events, err = l.Events(ctx, agent.LogScope{ConversationID: c.ConversationID}, c.After, limit); err != nil {
+			return nil, err
+		}
+	}
+	return news, nil
+}
+
+func (l *fakeLedger) output(from agent.LogCursor) []agent.OutputChunk {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var news []agent.OutputChunk
 	for _, c := range l.chunks {
-		known := slices.ContainsFunc(have, func(h agent.OutputCursor) bool {
+		known := slices.ContainsFunc(from.Have, func(h agent.OutputCursor) bool {
 			return h.RunID == c.RunID && h.CommandID == c.CommandID && c.Chunk <= h.Chunk
 		})
-		if !known && (scope.RunID == "" || scope.RunID == c.RunID) {
+		if !known && c.ConversationID == from.ConversationID {
 			news = append(news, c)
 		}
 	}
-	return news, nil
+	return news
 }
 
 // seed accepts a run without the API, of owner "local" unless said otherwise.

@@ -22,6 +22,9 @@ type Ledger interface {
 	ConversationReader
 	Catalog
 	sse.Log
+	// Subscribe gives a channel that is sent to after a conversation has news, at most once until somebody looks. A wake-up may be
+	// needless, and may be lost.
+	Subscribe(conversationID string) (news <-chan struct{}, cancel func())
 }
 
 // Acceptor takes what people ask of runs.

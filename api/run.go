@@ -153,7 +153,11 @@ func (a *API) streamAccepted(w http.ResponseWriter, r *http.Request, run agent.R
 	w.Header().Set("Content-Location", events)
 	scope := agent.LogScope{ConversationID: run.ConversationID, RunID: run.RunID}
 	if created {
-		return a.serveStream(w, r, sse.Request{Scope: scope, Profile: ask.profile, After: run.StartSequence - 1})
+		ask.position = sse.Position{} // there is nothing yet that the caller could have
+	}
+	if created && run.StartSequence > 0 {
+		return a.serveStream(w, r, sse.Request{Scope: scope, Profile: ask.profile, After: run.StartSequence - 1,
+			Extent: agent.Extent{Last: run.StartSequence, Open: true}})
 	}
 	return a.stream(w, r, scope, ask)
 }

@@ -34,6 +34,8 @@ type Config struct {
 type Stack struct {
 	Ledger   *ledger.Ledger
 	Temporal client.Client
+	// DatabaseURL is that of the Postgres.
+	DatabaseURL string
 
 	tools   *tool.Set
 	servers *devstack.Stack
@@ -63,6 +65,7 @@ func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 	if s.servers, err = devstack.Start(ctx, devstack.Config{DataDir: s.dir, Progress: cfg.Progress, TemporalDynamicConfig: cfg.TemporalDynamicConfig}); err != nil {
 		return s, err
 	}
+	s.DatabaseURL = s.servers.DatabaseURL
 	if _, err = ledger.Migrate(ctx, s.servers.DatabaseURL); err != nil {
 		return s, err
 	}
@@ -171,7 +174,7 @@ func (s *Stack) Do(ctx context.Context, r Run) (agent.Run, error) {
 
 func (s *Stack) acceptance(r Run) (agent.Acceptance, error) {
 	id := func() string { return uuid.Must(uuid.NewV7()).String() }
-	a := agent.Acceptance{Owner: "bench", NewConversation: r.ConversationID == "", Run: agent.Run{RunID: id(), ConversationID: r.ConversationID, MessageID: id(),
+	a := agent.Acceptance{Owner: "local", NewConversation: r.ConversationID == "", Run: agent.Run{RunID: id(), ConversationID: r.ConversationID, MessageID: id(),
 		RequestID: id(), Epoch: 1, Input: r.Input}}
 	a.Run.RootRunID = a.Run.RunID
 	if a.NewConversation {

@@ -21,7 +21,8 @@ func (l *Ledger) Events(ctx context.Context, scope agent.LogScope, after int64, 
 	if err != nil {
 		return nil, fmt.Errorf("read events: %w", err)
 	}
-	events, err := pgx.CollectRows(rows, scanEvent)
+	var scan eventScan
+	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (agent.Event, error) { return scan.event(row, 0) })
 	if err != nil {
 		return nil, fmt.Errorf("read events: %w", err)
 	}
@@ -76,34 +77,4 @@ func (l *Ledger) AppendOutput(ctx context.Context, runID, commandID string, atte
 		l.notifier.news(conversationID, false)
 	}
 	return nil
-}
-
-// Output reads what open commands of a scope have said beyond what the reader has, in order per command.
-func (l *Ledger) Output(ctx context.Context, scope agent.LogScope, have []agent.OutputCursor) ([]agent.OutputChunk, error) {
-	n := len(have)
-	runs, commands, attempts, chunks := make([]string, n), make([]string, n), make([]int, n), make([]int, n)
-	for i, h := range have {
-		runs[i], commands[i], attempts[i], chunks[i] = h.RunID, h.CommandID, h.Attempt, h.Chunk
-	}
-	rows, err := l.pool.Query(ctx, `SELECT o.conversation_id, o.run_id, o.root_run_id, o.node_id, o.command_id, o.attempt, o.chunk, o.channel, o.body
-		FROM model_output o
-		JOIN commands c ON c.run_id = o.run_id AND c.command_id = o.command_id AND c.dispatch_no = o.attempt AND c.state = 'dispatched'
-		LEFT JOIN unnest($3::uuid[], $4::text[], $5::int[], $6::int[]) AS h (run_id, command_id, attempt, chunk)
-			ON h.run_id = o.run_id AND h.command_id = o.command_id
-		WHERE o.conversation_id = $1 AND ($2::uuid IS NULL OR o.run_id = $2 OR o.root_run_id = $2)
-			AND (h.run_id IS NULL OR o.attempt > h.attempt OR (o.attempt = h.attempt AND o.chunk > h.chunk))
-		ORDER BY o.run_id, o.command_id, o.attempt, o.chunk`,
-		scope.ConversationID, nullText(scope.RunID), runs, commands, attempts, chunks)
-	if err != nil {
-		return nil, fmt.Errorf("read output: %w", err)
-	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (agent.OutputChunk, error) {
-		var o agent.OutputChunk
-		err := row.Scan(&o.ConversationID, &o.RunID, &o.RootRunID, &o.NodeID, &o.CommandID, &o.Attempt, &o.Chunk, &o.Channel, &o.Text)
-		return o, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read output: %w", err)
-	}
-	return out, nil
 }

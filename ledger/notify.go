@@ -25,6 +25,8 @@ const (
 	// A notifying commit takes a lock that all of the cluster's notifying commits share, so notifications are sent outside
 	// the write transaction and at most this often.
 	coalesce = 5 * time.Millisecond
+	// afterFailure is the pause before notifications that failed are sent again.
+	afterFailure = 500 * time.Millisecond
 	// NOTIFY takes payloads below 8000 bytes; an id and its comma take 37.
 	maxIDsPerNotify = 200
 )
@@ -83,19 +85,24 @@ func (n *notifier) run() {
 	for {
 		select {
 		case <-n.wake:
-			n.send()
 		case <-n.quit:
 			n.send()
 			return
 		}
+		pause := coalesce
+		if !n.send() {
+			pause = afterFailure
+			n.due()
+		}
 		select {
-		case <-time.After(coalesce):
+		case <-time.After(pause):
 		case <-n.quit:
 		}
 	}
 }
 
-func (n *notifier) send() {
+// send tells what is new. It reports false when that failed: all of it is then told the next time.
+func (n *notifier) send() bool {
 	n.mu.Lock()
 	events, stops := slices.Collect(maps.Keys(n.conversations)), slices.Collect(maps.Keys(n.stops))
 	clear(n.conversations)
@@ -116,13 +123,25 @@ func (n *notifier) send() {
 		batch.Queue("SELECT pg_notify($1, '')", intentsChannel)
 	}
 	if batch.Len() == 0 {
-		return
+		return true
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if err := n.pool.SendBatch(ctx, &batch).Close(); err != nil {
-		n.log.WarnContext(ctx, "notify failed; readers will poll", "error", err)
+	err := n.pool.SendBatch(ctx, &batch).Close()
+	if err == nil {
+		return true
 	}
+	n.log.WarnContext(ctx, "notify failed, and is tried again; readers poll meanwhile", "error", err)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, id := range events {
+		n.conversations[id] = struct{}{}
+	}
+	for _, id := range stops {
+		n.stops[id] = struct{}{}
+	}
+	n.intents = n.intents || intents
+	return false
 }
 
 func (n *notifier) stop() {
@@ -138,13 +157,15 @@ type listener struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	mu      sync.Mutex
-	waiters map[string]map[chan struct{}]struct{}
+	mu       sync.Mutex
+	waiters  map[string]map[chan struct{}]struct{}
+	watchers map[*func(conversationID string)]struct{}
 }
 
 func startListener(cfg *pgx.ConnConfig, log *slog.Logger) *listener {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &listener{cfg: cfg, log: log, cancel: cancel, done: make(chan struct{}), waiters: map[string]map[chan struct{}]struct{}{}}
+	l := &listener{cfg: cfg, log: log, cancel: cancel, done: make(chan struct{}), waiters: map[string]map[chan struct{}]struct{}{},
+		watchers: map[*func(string)]struct{}{}}
 	go l.run(ctx)
 	return l
 }
@@ -187,6 +208,7 @@ func (l *listener) listen(ctx context.Context) (connected bool, err error) {
 		}
 	}
 	l.wakeAll()
+	l.tell("")
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
@@ -196,12 +218,13 @@ func (l *listener) listen(ctx context.Context) (connected bool, err error) {
 			l.wakeKey(intentsChannel)
 			continue
 		}
-		prefix := ""
-		if n.Channel == stopsChannel {
-			prefix = stopsKey
-		}
 		for id := range strings.SplitSeq(n.Payload, ",") {
-			l.wakeKey(prefix + id)
+			if n.Channel == stopsChannel {
+				l.wakeKey(stopsKey + id)
+				continue
+			}
+			l.wakeKey(id)
+			l.tell(id)
 		}
 	}
 }
@@ -238,6 +261,16 @@ func (l *listener) wakeAll() {
 	}
 }
 
+// tell calls those who watch all conversations, without the lock: they may be about to watch no longer.
+func (l *listener) tell(conversationID string) {
+	l.mu.Lock()
+	watchers := slices.Collect(maps.Keys(l.watchers))
+	l.mu.Unlock()
+	for _, news := range watchers {
+		(*news)(conversationID)
+	}
+}
+
 func wake(waiters map[chan struct{}]struct{}) {
 	for ch := range waiters {
 		select {
@@ -251,6 +284,19 @@ func wake(waiters map[chan struct{}]struct{}) {
 // wake-up. It may be lost or come for nothing; a reader polls slowly behind it.
 func (l *Ledger) Subscribe(conversationID string) (news <-chan struct{}, cancel func()) {
 	return l.listener.subscribe(conversationID)
+}
+
+// Watch calls news with the id of each conversation that has news, and with "" when that may be any. It must not wait. It may be
+// called for nothing and not be called, as above, and once more after cancel.
+func (l *Ledger) Watch(news func(conversationID string)) (cancel func()) {
+	l.listener.mu.Lock()
+	defer l.listener.mu.Unlock()
+	l.listener.watchers[&news] = struct{}{}
+	return func() {
+		l.listener.mu.Lock()
+		defer l.listener.mu.Unlock()
+		delete(l.listener.watchers, &news)
+	}
 }
 
 // SubscribeIntents is Subscribe for the outbox.

@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,7 +27,7 @@ type fakeLog struct {
 	events      []agent.Event
 	open        map[string]bool
 	chunks      []agent.OutputChunk
-	subscribers map[chan struct{}]struct{}
+	watchers    map[*func(string)]struct{}
 	failure     error
 	reads       int
 	afterExtent func()
@@ -33,7 +36,7 @@ type fakeLog struct {
 }
 
 func newFakeLog() *fakeLog {
-	return &fakeLog{open: map[string]bool{}, subscribers: map[chan struct{}]struct{}{}}
+	return &fakeLog{open: map[string]bool{}, watchers: map[*func(string)]struct{}{}}
 }
 
 // write commits events of a run without waking anybody.
@@ -60,12 +63,10 @@ func (l *fakeLog) write(runID string, kinds ...agent.EventType) {
 
 func (l *fakeLog) wake() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	for ch := range l.subscribers {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
+	watchers := slices.Collect(maps.Keys(l.watchers))
+	l.mu.Unlock()
+	for _, news := range watchers {
+		(*news)("c")
 	}
 }
 
@@ -94,21 +95,21 @@ func (l *fakeLog) fail(err error) {
 	l.failure = err
 }
 
-func (l *fakeLog) subscribed() int {
+// watched is how many watch the log.
+func (l *fakeLog) watched() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.subscribers)
+	return len(l.watchers)
 }
 
-func (l *fakeLog) Subscribe(string) (<-chan struct{}, func()) {
-	ch := make(chan struct{}, 1)
+func (l *fakeLog) Watch(news func(string)) func() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.subscribers[ch] = struct{}{}
-	return ch, func() {
+	l.watchers[&news] = struct{}{}
+	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.subscribers, ch)
+		delete(l.watchers, &news)
 	}
 }
 
@@ -152,7 +153,26 @@ func (l *fakeLog) Extent(ctx context.Context, scope agent.LogScope) (agent.Exten
 	return x, nil
 }
 
-func (l *fakeLog) Output(ctx context.Context, _ agent.LogScope, have []agent.OutputCursor) ([]agent.OutputChunk, error) {
+func (l *fakeLog) News(ctx context.Context, from []agent.LogCursor, limit int) ([]agent.LogNews, error) {
+	news := make([]agent.LogNews, len(from))
+	for i, c := range from {
+		if c.ConversationID != "c" {
+			continue
+		}
+		var err error
+		if c.Output {
+			if news[i].Output, err = l.output(ctx, c.Have); err != nil {
+				return nil, err
+			}
+		}
+		if news[i].Events, err = l.Events(ctx, agent.LogScope{ConversationID: "c"}, c.After, limit); err != nil {
+			return nil, err
+		}
+	}
+	return news, nil
+}
+
+func (l *fakeLog) output(ctx context.Context, have []agent.OutputCursor) ([]agent.OutputChunk, error) {
 	defer runHook(l.afterOutput)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -198,7 +218,7 @@ type fakeClient struct {
 	flushed  int
 	writes   int
 	deadline time.Time
-	// takes is how long a write takes.
+	// takes is how long it takes to send what was written.
 	takes time.Duration
 }
 
@@ -217,15 +237,20 @@ func (c *fakeClient) SetWriteDeadline(at time.Time) error {
 
 func (c *fakeClient) Write(b []byte) (int, error) {
 	c.mu.Lock()
-	takes, left := c.takes, time.Until(c.deadline)
+	defer c.mu.Unlock()
 	if c.deadline.IsZero() {
-		c.mu.Unlock()
 		return 0, fmt.Errorf("a write without a deadline")
 	}
+	return c.body.Write(b)
+}
+
+func (c *fakeClient) FlushError() error {
+	c.mu.Lock()
+	takes, left := c.takes, time.Until(c.deadline)
 	c.mu.Unlock()
 	if takes > left {
 		<-time.After(left)
-		return 0, fmt.Errorf("write tcp: %w", os.ErrDeadlineExceeded)
+		return fmt.Errorf("write tcp: %w", os.ErrDeadlineExceeded)
 	}
 	if takes > 0 {
 		<-time.After(takes)
@@ -233,12 +258,6 @@ func (c *fakeClient) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.writes++
-	return c.body.Write(b)
-}
-
-func (c *fakeClient) FlushError() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.flushed = c.body.Len()
 	return nil
 }
@@ -304,6 +323,11 @@ func follow(t testing.TB, s *Server, req Request, client *fakeClient) *following
 	if req.Profile.Name == "" {
 		req.Profile = runProfile()
 	}
+	if req.Extent == (agent.Extent{}) {
+		var err error
+		req.Extent, err = s.cfg.Log.Extent(context.Background(), req.Scope)
+		require.NoError(t, err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &following{fakeClient: client, cancel: cancel, done: make(chan struct{})}
 	r := httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
@@ -327,3 +351,5 @@ func (f *following) ended() bool {
 		return false
 	}
 }
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -78,25 +78,9 @@ func appendLines(dst []byte, prefix string, text []byte) []byte {
 	}
 }
 
-// EncodeEvent gives the JSON object of an event, the same bytes for a frame and for a page and at every reading.
-func EncodeEvent(e agent.Event) []byte {
-	e.CreatedAt = e.CreatedAt.UTC()
-	if !isObject(e.Data) {
-		e.Data = json.RawMessage("{}")
-	}
-	object, err := encode(e)
-	if err != nil {
-		// Only data that is no JSON or a year past 9999 can do this. The event keeps its number, so that no reader sees a gap.
-		e.Data, e.CreatedAt = json.RawMessage("{}"), time.Time{}
-		object, _ = encode(e)
-	}
-	return object
-}
-
-func isObject(data json.RawMessage) bool {
-	data = bytes.TrimLeft(data, " \t\r\n")
-	return len(data) > 0 && data[0] == '{'
-}
+// EncodeEvent gives the JSON object of an event, the same bytes for a frame and for a page and at every reading. Data that is no
+// object is shown as an empty one.
+func EncodeEvent(e agent.Event) []byte { return appendEventObject(nil, &e) }
 
 // encode is json.Marshal without the escapes that HTML would need.
 func encode(v any) ([]byte, error) {
@@ -109,8 +93,10 @@ func encode(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// appendEvent writes an event of the ledger as a profile shows it.
+// appendEvent writes an event of the ledger as a profile shows it, as AppendFrame would.
 func appendEvent(dst []byte, p Profile, e agent.Event) []byte {
 	shown := p.Show(e)
-	return AppendFrame(dst, Frame{ID: e.Sequence, Event: string(shown.Type), Data: EncodeEvent(shown)})
+	dst = strconv.AppendInt(append(dst, "id: "...), e.Sequence, 10)
+	dst = append(append(append(dst, "\nevent: "...), singleLine(string(shown.Type))...), "\ndata: "...)
+	return append(appendEventObject(dst, &shown), "\n\n"...)
 }

@@ -68,7 +68,7 @@ func TestEncodeEvent(t *testing.T) {
 		"data that is no object": {agent.Event{Sequence: 1, Type: agent.RunStarted, ConversationID: "c", CreatedAt: at, Data: json.RawMessage(`[1]`)},
 			`{"sequence_number":1,"event_type":"run_started","conversation_id":"c","created_at":"2026-11-20T11:30:00.000005Z","data":{}}`},
 		"data that is no JSON": {agent.Event{Sequence: 1, Type: agent.RunStarted, ConversationID: "c", CreatedAt: at, Data: json.RawMessage("{\nid: 9")},
-			`{"sequence_number":1,"event_type":"run_started","conversation_id":"c","created_at":"0001-01-01T00:00:00Z","data":{}}`},
+			`{"sequence_number":1,"event_type":"run_started","conversation_id":"c","created_at":"2026-11-20T11:30:00.000005Z","data":{}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -137,6 +137,22 @@ func FuzzFrameCreatesNoField(f *testing.F) {
 	})
 }
 
+func withData(e agent.Event, data string) agent.Event {
+	e.Data = json.RawMessage(data)
+	return e
+}
+
+func isObject(data []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("{")) }
+
+// decoded has numbers as they are written.
+func decoded(t testing.TB, raw []byte) (v any) {
+	t.Helper()
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	require.NoError(t, dec.Decode(&v))
+	return v
+}
+
 func FuzzEventStaysOneFrame(f *testing.F) {
 	f.Add("run_started", "c", "node", []byte(`{"a":"\n"}`))
 	f.Add("x\n\nid: 5", "c\r\n", "\u2028", []byte("{\"a\":\n\n1}"))
@@ -148,10 +164,61 @@ func FuzzEventStaysOneFrame(f *testing.F) {
 			events := readStream(t, raw)
 			require.Len(t, events, 1)
 			require.Equal(t, "12", events[0].id)
+			require.LessOrEqual(t, bytes.Count(raw, []byte("\n")), 4)
+			if !json.Valid(data) {
+				continue // the ledger holds none
+			}
 			var object map[string]any
 			require.NoError(t, json.Unmarshal([]byte(events[0].data), &object))
 			require.IsType(t, map[string]any{}, object["data"])
-			require.LessOrEqual(t, bytes.Count(raw, []byte("\n")), 4)
+			if p.Name != "ledger" {
+				continue
+			}
+			want, err := encode(e)
+			require.NoError(t, err)
+			if !isObject(data) {
+				want, err = encode(withData(e, "{}"))
+				require.NoError(t, err)
+			}
+			require.Equal(t, decoded(t, want), decoded(t, []byte(events[0].data)), "as encoding/json has it")
 		}
+	})
+}
+
+// What Postgres gives for jsonb is found in it as encoding/json finds it.
+func FuzzMembers(f *testing.F) {
+	for _, seed := range []string{`{}`, `{"a": 1}`, ` { "a" : {"b":[1,2,"}"]} , "c":"\"" } `, `{"a":1,}`, `{"a":tru e}`, `{"a":]}`, `{"\u0061":1,"b":-1e9}`, `{"a":1}}`, `{"a":"`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, ok := members(nil, data)
+		compact := appendCompact(nil, data)
+		if !json.Valid(data) {
+			return // nothing hangs, nothing is out of bounds
+		}
+		require.Equal(t, isObject(data), ok)
+		if !ok {
+			require.Equal(t, "{}", string(compact))
+			return
+		}
+		var want bytes.Buffer
+		require.NoError(t, json.Compact(&want, data))
+		require.Equal(t, want.String(), string(compact))
+		var object map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal(data, &object))
+		for i, m := range got {
+			var name string
+			require.NoError(t, json.Unmarshal([]byte(`"`+string(m.name)+`"`), &name))
+			require.Contains(t, object, name)
+			if len(object) == len(got) {
+				require.JSONEq(t, string(object[name]), string(got[i].value)) // of members with the same name encoding/json keeps one
+			}
+		}
+		require.True(t, json.Valid(appendObject(nil, got)))
+		list := append(append([]byte(` [ `), data...), " , 1, "...)
+		parts, ok := elements(nil, append(append(list, data...), "] "...))
+		require.True(t, ok)
+		require.Len(t, parts, 3)
+		require.Equal(t, bytes.TrimSpace(data), parts[2])
 	})
 }

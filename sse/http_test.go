@@ -83,7 +83,7 @@ func TestDrainOverHTTPEndsTheBody(t *testing.T) {
 	s.Drain()
 	rest, err := io.ReadAll(body)
 	require.NoError(t, err)
-	require.Empty(t, rest)
+	require.Regexp(t, `^retry: [1-4][0-9]{3}\n\n$`, string(rest), "when to come back")
 	require.NoError(t, <-results)
 }
 
@@ -97,7 +97,7 @@ func TestClientOverHTTPGoesAway(t *testing.T) {
 	readUntil(t, body, "run_started")
 	cancel()
 	require.NoError(t, <-results)
-	require.Zero(t, log.subscribed())
+	require.Zero(t, log.watched())
 }
 
 func TestSocketThatIsNotReadIsCutOff(t *testing.T) {
@@ -117,5 +117,5 @@ func TestSocketThatIsNotReadIsCutOff(t *testing.T) {
 	if err := <-results; err != nil {
 		require.True(t, errors.Is(err, ErrClient), "%v", err)
 	}
-	require.Zero(t, log.subscribed())
+	require.Zero(t, log.watched())
 }

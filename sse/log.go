@@ -8,18 +8,20 @@ import (
 
 // Log is the ledger as streams see it. All methods are safe for concurrent use.
 type Log interface {
-	// Subscribe asks to be woken when the conversation's log may have grown or model output may have arrived. The channel
-	// holds one wake-up, so that any number of them coalesce. A wake-up comes after the commit it tells of and may be
-	// lost or needless: a reader reads first and polls now and then. cancel may be called more than once.
-	Subscribe(conversationID string) (wake <-chan struct{}, cancel func())
+	// Watch calls news with the id of each conversation whose log may have grown or in which model output may have arrived, and
+	// with "" when that may be any. A call comes after the commit that it tells of; it may be needless, and it may be lost: a
+	// reader reads first and polls now and then. It never comes from inside Watch or cancel, and may come once more after cancel.
+	Watch(news func(conversationID string)) (cancel func())
 	// Events gives the events of the scope with numbers above after, in the order of their numbers, at most limit of
 	// them. Fewer than limit means that there were no more.
 	Events(ctx context.Context, scope agent.LogScope, after int64, limit int) ([]agent.Event, error)
 	// Extent says how far the scope's log goes. Extent.Open turns false in the transaction that writes the last event.
 	Extent(ctx context.Context, scope agent.LogScope) (agent.Extent, error)
-	// Output gives the chunks of model output of the commands of the scope that are still open, beyond those that the
-	// cursors hold: of a higher attempt, or of the same attempt with a higher number. A command without a cursor is given
-	// from its first chunk, of its latest attempt. Chunks of a command come in their order and are numbered from 1. Output of a command is gone in
-	// the transaction that decides it.
-	Output(ctx context.Context, scope agent.LogScope, have []agent.OutputCursor) ([]agent.OutputChunk, error)
+	// News reads what is new in several conversations, in the order in which they were asked for. Events are those above
+	// the cursor's number, at most limit of each conversation; fewer than limit means that there were no more. Output, where the
+	// cursor wants it, are the chunks of commands that are still open, beyond those that it holds: of a higher attempt, or of the same
+	// attempt with a higher number; a command that it does not name is given from its first chunk, of its latest attempt. Chunks
+	// of a command come in their order and are numbered from 1. Output of a command is gone in the transaction that decides it. It
+	// is read before the events: whatever opened the command of a chunk is then among them or was before, and whatever decided it too.
+	News(ctx context.Context, from []agent.LogCursor, limit int) ([]agent.LogNews, error)
 }

@@ -5,31 +5,44 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 
 	"runledger/agent"
 )
 
 type outputKey struct{ runID, commandID string }
 
-// output follows the model output of open commands for one stream.
+// output follows the model output of a conversation's open commands for one feed.
 type output struct {
 	event func(channel string) string
-	// joined: what comes from here on arrived while the stream was following, so that it is shown piece by piece.
+	// joined: what comes from here on arrived while the feed was following, so that it is shown piece by piece.
 	joined bool
-	seen   map[outputKey]agent.OutputCursor
+	open   map[outputKey]*saying
 	// over holds the attempts up to which chunks no longer count, of the commands whose fate was read in this round.
 	over map[outputKey]int
 }
 
+// saying is what a command has said so far.
+type saying struct {
+	agent.OutputCursor
+	channels []channelText
+}
+
+// channelText is the text of a channel, in the last chunk that added to it.
+type channelText struct {
+	last agent.OutputChunk
+	text []byte
+}
+
 func newOutput(event func(channel string) string) *output {
-	return &output{event: event, seen: map[outputKey]agent.OutputCursor{}, over: map[outputKey]int{}}
+	return &output{event: event, open: map[outputKey]*saying{}, over: map[outputKey]int{}}
 }
 
 func (o *output) cursors() []agent.OutputCursor {
-	return slices.SortedFunc(maps.Values(o.seen), func(a, b agent.OutputCursor) int {
-		return cmp.Or(cmp.Compare(a.RunID, b.RunID), cmp.Compare(a.CommandID, b.CommandID))
-	})
+	have := make([]agent.OutputCursor, 0, len(o.open))
+	for _, s := range o.open {
+		have = append(have, s.OutputCursor)
+	}
+	return have
 }
 
 // note takes in what an event says of a command's output: decided means that the committed text replaces it, discarded
@@ -38,11 +51,11 @@ func (o *output) note(e agent.Event) {
 	key := outputKey{e.RunID, e.CommandID}
 	switch e.Type {
 	case agent.CommandCommitted, agent.CommandFailedType, agent.CommandAbortType, agent.CommandDoubtType, agent.CommandResolved:
-		delete(o.seen, key)
+		delete(o.open, key)
 		o.over[key] = math.MaxInt
 	case agent.AttemptDiscarded:
-		if c, ok := o.seen[key]; ok && c.Attempt <= e.Attempt {
-			o.seen[key] = agent.OutputCursor{RunID: e.RunID, CommandID: e.CommandID, Attempt: e.Attempt + 1}
+		if s, ok := o.open[key]; ok && s.Attempt <= e.Attempt {
+			o.open[key] = &saying{OutputCursor: agent.OutputCursor{RunID: e.RunID, CommandID: e.CommandID, Attempt: e.Attempt + 1}}
 		}
 		o.over[key] = max(o.over[key], e.Attempt)
 	case agent.CommandEmitted, agent.CommandReopened:
@@ -51,64 +64,59 @@ func (o *output) note(e agent.Event) {
 	}
 }
 
-// append writes the chunks that were read before the events of this round, so that no piece of output precedes the
-// event that opened its command, and none follows the event that decided it.
-func (o *output) append(dst []byte, chunks []agent.OutputChunk) []byte {
-	fresh := make([]agent.OutputChunk, 0, len(chunks))
+// take adds the chunks that were read before the events of this round to entries, so that no piece of output precedes the event
+// that opened its command, and none follows the event that decided it.
+func (o *output) take(entries []entry, chunks []agent.OutputChunk) []entry {
 	for _, c := range chunks {
 		key := outputKey{c.RunID, c.CommandID}
 		if c.Attempt <= o.over[key] {
 			continue
 		}
-		seen := o.seen[key]
-		if c.Attempt < seen.Attempt || (c.Attempt == seen.Attempt && c.Chunk <= seen.Chunk) {
+		s := o.open[key]
+		if s == nil || s.Attempt < c.Attempt {
+			s = &saying{OutputCursor: agent.OutputCursor{RunID: c.RunID, CommandID: c.CommandID, Attempt: c.Attempt}}
+			o.open[key] = s
+		}
+		if c.Attempt < s.Attempt || c.Chunk <= s.Chunk {
 			continue
 		}
-		o.seen[key] = agent.OutputCursor{RunID: c.RunID, CommandID: c.CommandID, Attempt: c.Attempt, Chunk: c.Chunk}
-		fresh = append(fresh, c)
+		s.add(c)
+		if o.joined {
+			entries = o.appendDelta(entries, c, 0)
+		}
 	}
 	clear(o.over)
-	if o.joined {
-		for _, c := range fresh {
-			dst = o.appendDelta(dst, c, 0)
-		}
-		return dst
+	if !o.joined {
+		o.joined = true
+		entries = o.whole(entries)
 	}
-	o.joined = true
-	for _, c := range o.whole(fresh) {
-		dst = o.appendDelta(dst, c, c.Chunk)
-	}
-	return dst
+	return entries
 }
 
-// whole joins chunks to one for each command and channel, with the number of the last chunk in it.
-func (o *output) whole(chunks []agent.OutputChunk) []agent.OutputChunk {
-	type channelKey struct {
-		outputKey
-		channel string
+func (s *saying) add(c agent.OutputChunk) {
+	s.Chunk = c.Chunk
+	at := slices.IndexFunc(s.channels, func(t channelText) bool { return t.last.Channel == c.Channel })
+	if at < 0 {
+		at = len(s.channels)
+		s.channels = append(s.channels, channelText{})
 	}
-	var joined []agent.OutputChunk
-	var texts []*strings.Builder
-	place := map[channelKey]int{}
-	for _, c := range chunks {
-		command := outputKey{c.RunID, c.CommandID}
-		if c.Attempt < o.seen[command].Attempt {
-			continue
+	t := &s.channels[at]
+	t.text, t.last = append(t.text, c.Text...), c
+	t.last.Text = "" // stands in text
+}
+
+// whole gives one frame for each open command and channel, with its text so far and the number of the last chunk in it.
+func (o *output) whole(entries []entry) []entry {
+	for _, s := range slices.SortedFunc(maps.Values(o.open), func(a, b *saying) int {
+		return cmp.Or(cmp.Compare(a.RunID, b.RunID), cmp.Compare(a.CommandID, b.CommandID))
+	}) {
+		for _, t := range s.channels {
+			c := t.last
+			c.Text = string(t.text)
+			entries = o.appendDelta(entries, c, c.Chunk)
 		}
-		key := channelKey{command, c.Channel}
-		at, ok := place[key]
-		if !ok {
-			at = len(joined)
-			place[key] = at
-			joined, texts = append(joined, c), append(texts, new(strings.Builder))
-		}
-		texts[at].WriteString(c.Text)
-		joined[at].Chunk = c.Chunk
 	}
-	for i := range joined {
-		joined[i].Text = texts[i].String()
-	}
-	return joined
+	return entries
 }
 
 // deltaObject is the object of a frame of model output: an event without number and time, because it is not history.
@@ -133,10 +141,10 @@ type deltaData struct {
 	Text    string `json:"text"`
 }
 
-func (o *output) appendDelta(dst []byte, c agent.OutputChunk, through int) []byte {
+func (o *output) appendDelta(entries []entry, c agent.OutputChunk, through int) []entry {
 	name := o.event(c.Channel)
 	if name == "" {
-		return dst
+		return entries
 	}
 	object, err := encode(deltaObject{
 		Type: name, ConversationID: c.ConversationID, RunID: c.RunID, RootRunID: c.RootRunID, NodeID: c.NodeID,
@@ -144,7 +152,7 @@ func (o *output) appendDelta(dst []byte, c agent.OutputChunk, through int) []byt
 		Data: deltaData{CommandID: c.CommandID, Attempt: c.Attempt, Channel: c.Channel, Chunk: c.Chunk, Through: through, Text: c.Text},
 	})
 	if err != nil {
-		return dst // strings and numbers always encode
+		return entries // strings and numbers always encode
 	}
-	return AppendFrame(dst, Frame{Event: name, Data: object})
+	return append(entries, entry{runID: c.RunID, rootRunID: c.RootRunID, frame: AppendFrame(nil, Frame{Event: name, Data: object})})
 }

@@ -1,8 +1,8 @@
 package sse
 
 import (
-	"encoding/json"
 	"net/url"
+	"slices"
 
 	"runledger/agent"
 )
@@ -34,25 +34,16 @@ func showRun(e agent.Event) agent.Event {
 		e.Type, e.Data = planCreated, planSummary(e.Data)
 		return e
 	}
-	var data map[string]json.RawMessage
-	if err := json.Unmarshal(e.Data, &data); err != nil {
+	var space [16]member
+	data, ok := members(space[:0], e.Data)
+	if !ok {
 		data = nil // nothing is known about it, so nothing is public
 	}
-	name, keys := runView(e.Type, commandKind(data))
-	public := make(map[string]json.RawMessage, len(keys))
-	for _, key := range keys {
-		if value, ok := data[key]; ok {
-			public[key] = value
-		}
-	}
+	name, keys := runView(e.Type, agent.CommandKind(text(find(data, "kind"))))
+	public := only(data, keys...)
 	linkValue(public, "input", e.RunID, e.CommandID)
 	linkValue(public, "output", e.RunID, resultCommand(e, data))
-	e.Type = name
-	if shown, err := encode(public); err == nil {
-		e.Data = shown
-	} else {
-		e.Data = nil
-	}
+	e.Type, e.Data = name, appendObject(make([]byte, 0, len(e.Data)+64), public)
 	return e
 }
 
@@ -145,37 +136,26 @@ func committedView(kind agent.CommandKind) (agent.EventType, []string) {
 	return agent.CommandCommitted, []string{"kind", "result_hash", "latency_ms", "finish_reason", "usage", "model", "reused_from"}
 }
 
-func commandKind(data map[string]json.RawMessage) agent.CommandKind {
-	var kind agent.CommandKind
-	if json.Unmarshal(data["kind"], &kind) != nil {
-		return ""
-	}
-	return kind
-}
-
 // resultCommand is the command whose result an event shows: a node's is that of the command it names.
-func resultCommand(e agent.Event, data map[string]json.RawMessage) string {
-	var id string
-	if e.Type == agent.NodeFinished && json.Unmarshal(data["result_command"], &id) == nil {
+func resultCommand(e agent.Event, data []member) string {
+	if id := text(find(data, "result_command")); id != "" && e.Type == agent.NodeFinished {
 		return id
 	}
 	return e.CommandID
 }
 
 // linkValue tells where the whole of an agent.Value is, when the event holds only its beginning.
-func linkValue(data map[string]json.RawMessage, key, runID, commandID string) {
-	var value map[string]json.RawMessage
-	if commandID == "" || json.Unmarshal(data[key], &value) != nil || value == nil || value["json"] != nil {
+func linkValue(data []member, name, runID, commandID string) {
+	at := slices.IndexFunc(data, func(m member) bool { return string(m.name) == name })
+	if at < 0 || commandID == "" {
 		return
 	}
-	href, err := encode(CommandHref(runID, commandID))
-	if err != nil {
+	value, ok := members(nil, data[at].value)
+	if !ok || find(value, "json") != nil {
 		return
 	}
-	value["href"] = href
-	if linked, err := encode(value); err == nil {
-		data[key] = linked
-	}
+	href := member{name: []byte("href"), value: appendQuoted(nil, CommandHref(runID, commandID))}
+	data[at].value = appendObject(nil, append(value, href))
 }
 
 // CommandHref is the path under which a command and its whole result are found.
@@ -184,35 +164,39 @@ func CommandHref(runID, commandID string) string {
 }
 
 // planSummary keeps of plan_generated what says how the run will go, without prompts, arguments and inputs.
-func planSummary(data json.RawMessage) json.RawMessage {
-	type node struct {
-		ID             string   `json:"id"`
-		Kind           string   `json:"kind"`
-		Tool           string   `json:"tool,omitempty"`
-		DependsOn      []string `json:"depends_on,omitempty"`
-		ExpectedOutput string   `json:"expected_output,omitempty"`
-	}
-	var plan struct {
-		Source     string          `json:"source"`
-		Hash       string          `json:"plan_hash"`
-		Model      *agent.ModelRef `json:"planner_model"`
-		PromptHash string          `json:"planner_prompt_hash"`
-		TaskGraph  struct {
-			Nodes []node `json:"nodes"`
-		} `json:"task_graph"`
-	}
-	if json.Unmarshal(data, &plan) != nil {
+func planSummary(data []byte) []byte {
+	plan, ok := members(nil, data)
+	if !ok {
 		return nil
 	}
-	summary, err := encode(struct {
-		Source     string          `json:"source"`
-		Hash       string          `json:"plan_hash"`
-		Model      *agent.ModelRef `json:"planner_model,omitempty"`
-		PromptHash string          `json:"planner_prompt_hash,omitempty"`
-		Nodes      []node          `json:"nodes"`
-	}{plan.Source, plan.Hash, plan.Model, plan.PromptHash, append([]node{}, plan.TaskGraph.Nodes...)})
-	if err != nil {
+	graph, _ := members(nil, find(plan, "task_graph"))
+	listed := find(graph, "nodes")
+	nodes, ok := elements(nil, listed)
+	if !ok && listed != nil && string(listed) != "null" {
 		return nil
 	}
-	return summary
+	summary := only(plan, "source", "plan_hash", "planner_model", "planner_prompt_hash")
+	shown := []byte{'['}
+	var of []member
+	for i, n := range nodes {
+		if of, ok = members(of[:0], n); !ok {
+			return nil
+		}
+		if i > 0 {
+			shown = append(shown, ',')
+		}
+		shown = appendObject(shown, only(of, "id", "kind", "tool", "depends_on", "expected_output"))
+	}
+	return appendObject(nil, append(summary, member{[]byte("nodes"), append(shown, ']')}))
+}
+
+// only gives the members with these names.
+func only(of []member, names ...string) []member {
+	kept := make([]member, 0, len(names)+1)
+	for _, m := range of {
+		if slices.Contains(names, string(m.name)) {
+			kept = append(kept, m)
+		}
+	}
+	return kept
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -22,10 +23,14 @@ type Config struct {
 	// Patience is how long a stream waits for a ledger that cannot be read, 1 min unless set. It waits at all because an
 	// EventSource gives up for good when it connects again and is answered with an error.
 	Patience time.Duration
-	// Retry is how long clients wait before they connect again, 1 s unless set.
-	Retry time.Duration
-	// PageSize bounds how many events are read at once, 500 unless set.
+	// Retry is how long clients wait before they connect again, 1 s unless set. When the server drains they are told to wait up to Spread
+	// longer, 4 s unless set, each its own time, so that they do not all come at once to the servers that are left.
+	Retry, Spread time.Duration
+	// PageSize bounds how many events of a conversation are read at once, 500 unless set.
 	PageSize int
+	// TailBytes bounds the frames that are kept in memory of each conversation that is being followed, 1 MiB unless set. Clients that are
+	// further behind read the ledger.
+	TailBytes int
 	// Logger is slog's default unless set.
 	Logger *slog.Logger
 }
@@ -33,6 +38,7 @@ type Config struct {
 // Server writes streams.
 type Server struct {
 	cfg   Config
+	hub   *hub
 	drain context.Context
 	stop  context.CancelFunc
 }
@@ -47,20 +53,21 @@ func NewServer(cfg Config) (*Server, error) {
 	cfg.WriteTimeout = orElse(cfg.WriteTimeout, 10*time.Second)
 	cfg.Patience = orElse(cfg.Patience, time.Minute)
 	cfg.Retry = orElse(cfg.Retry, time.Second)
-	if cfg.PageSize <= 0 {
-		cfg.PageSize = 500
-	}
+	cfg.Spread = orElse(cfg.Spread, 4*time.Second)
+	cfg.PageSize = orElse(cfg.PageSize, 500)
+	cfg.TailBytes = orElse(cfg.TailBytes, 1<<20)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
 	s := &Server{cfg: cfg}
+	s.hub = newHub(&s.cfg)
 	s.drain, s.stop = context.WithCancel(context.Background())
 	return s, nil
 }
 
-func orElse(d, fallback time.Duration) time.Duration {
-	if d > 0 {
-		return d
+func orElse[N ~int | ~int64](n, fallback N) N {
+	if n > 0 {
+		return n
 	}
 	return fallback
 }
@@ -79,6 +86,8 @@ type Request struct {
 	Profile Profile
 	// After is the number of the last event that the client has.
 	After int64
+	// Extent is how far the scope's log goes.
+	Extent agent.Extent
 	// UntilIdle ends a conversation's stream when no run of it is queued or at work. A run's stream always ends with its run.
 	UntilIdle bool
 }
@@ -100,14 +109,13 @@ func (s *Server) Serve(w http.ResponseWriter, r *http.Request, req Request) erro
 	header.Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
 
-	ends := req.Scope.RunID != "" || req.UntilIdle
 	st := &stream{
-		Server: s, req: req, after: req.After, canEnd: ends, checkEnd: ends,
+		Server: s, req: req, extent: req.Extent, at: taken{after: req.After}, canEnd: req.Scope.RunID != "" || req.UntilIdle,
 		writer: &frameWriter{w: w, rc: http.NewResponseController(w), timeout: s.cfg.WriteTimeout},
 	}
-	if req.Profile.OutputEvent != nil {
-		st.output = newOutput(req.Profile.OutputEvent)
-	}
 	defer st.writer.close()
-	return st.run(ctx)
+	if err := st.run(ctx); err != nil || s.drain.Err() == nil || r.Context().Err() != nil {
+		return err
+	}
+	return st.writer.write(AppendRetry(nil, s.cfg.Retry+rand.N(s.cfg.Spread)))
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -16,72 +14,72 @@ import (
 // them on, and the frames before them too.
 const padding = 2048
 
-// flushAt bounds what is written under one deadline.
-const flushAt = 32 << 10
+var pad = AppendComment(nil, strings.Repeat(" ", padding))
 
-// stream is one client's way through a log.
+// stream is one client's way through a log: it reads pages of the ledger by itself until it has caught up, and then follows the feed
+// that all who have caught up share.
 type stream struct {
 	*Server
 	req    Request
 	writer *frameWriter
-	output *output
-	// after is the number of the last event that was sent.
-	after int64
-	// canEnd: a run's log ends, and a conversation's when the client asked for that.
-	canEnd bool
-	// checkEnd: something was read that may have ended the log, so that its extent is worth asking for.
-	checkEnd bool
+	// extent is how far the log went when it was last asked for.
+	extent agent.Extent
+	// at says up to which number everything of the scope was sent, and where in the feed the stream goes on, while follows is set.
+	at      taken
+	feed    *feed
+	follows bool
+	// canEnd: a run's log ends, and a conversation's when the client asked for that. asks: something was read that may have ended
+	// it, so that its extent is to be asked for.
+	canEnd, asks bool
+	// ahead is the page that is being read, nil for none.
+	ahead chan page
 	// failing is when the ledger could not be read for the first time since it last could.
 	failing time.Time
 }
 
 func (st *stream) run(ctx context.Context) error {
-	// Subscribed before the first read: what is committed after that read comes with a wake-up.
-	wake, cancel := st.cfg.Log.Subscribe(st.req.Scope.ConversationID)
-	defer cancel()
 	heartbeat := time.NewTicker(st.cfg.Heartbeat)
 	defer heartbeat.Stop()
-	poll := time.NewTicker(st.cfg.Poll)
-	defer poll.Stop()
-
-	pad := strings.Repeat(" ", padding)
-	if err := st.writer.write(AppendRetry(AppendComment(nil, pad), st.cfg.Retry)); err != nil {
+	defer func() {
+		if st.feed != nil {
+			st.hub.leave(st.feed)
+		}
+	}()
+	if err := st.writer.frames([][]byte{pad, AppendRetry(nil, st.cfg.Retry)}); err != nil {
 		return err
 	}
-	woken := true
 	for {
-		end, err := st.round(ctx, woken)
+		end, err := st.step(ctx)
+		var more <-chan struct{}
+		var again <-chan time.Time
 		switch {
 		case ctx.Err() != nil:
 			return nil // whatever failed, failed of that
-		case errors.Is(err, ErrClient):
+		case errors.Is(err, ErrClient), errors.Is(err, errUnreadable):
 			return err
 		case err != nil:
 			if err := st.bear(ctx, err); err != nil {
 				return err
 			}
-			if err := st.writer.flush(); err != nil {
-				return err
-			}
+			again = time.After(st.cfg.Poll)
 		case end:
 			return nil
 		default:
 			st.failing = time.Time{}
-			if st.checkEnd {
-				woken = false
+			if more = st.at.more; st.asks || !st.follows || more == nil {
 				continue
 			}
 		}
-		for read := false; !read; {
+		for waits := true; waits; {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-wake:
-				read, woken = true, true
-			case <-poll.C:
-				read, woken = true, !st.failing.IsZero()
+			case <-more:
+				waits = false
+			case <-again:
+				waits = false
 			case <-heartbeat.C:
-				if err := st.writer.write(AppendComment(nil, pad)); err != nil {
+				if err := st.writer.write(pad); err != nil {
 					return err
 				}
 			}
@@ -89,64 +87,124 @@ func (st *stream) run(ctx context.Context) error {
 	}
 }
 
-// round reads and sends everything that is new. end reports that nothing can follow: the log was closed before the events
-// were read, and there were none. Output is read before the events too: whatever opened the command of a chunk is then
-// among the events that go first, and a chunk of a command that has been decided meanwhile is dropped.
-func (st *stream) round(ctx context.Context, woken bool) (end bool, err error) {
-	if st.checkEnd {
-		extent, err := st.cfg.Log.Extent(ctx, st.req.Scope)
-		if err != nil {
-			return false, fmt.Errorf("read the extent of the log: %w", err)
-		}
-		end = !extent.Open
-		st.checkEnd = end // an open log is asked again when the next event says that something ended
+// step sends what comes next. end reports that nothing can follow.
+func (st *stream) step(ctx context.Context) (end bool, err error) {
+	switch {
+	case st.asks:
+		return st.ask(ctx)
+	case st.follows:
+		return false, st.take()
+	case st.canEnd && !st.extent.Open:
+		return false, st.page(ctx) // it has ended: there is nothing to follow
 	}
-	var chunks []agent.OutputChunk
-	follows := st.output != nil && !end && (woken || len(st.output.seen) > 0)
-	if follows {
-		if chunks, err = st.cfg.Log.Output(ctx, st.req.Scope, st.output.cursors()); err != nil {
-			return false, fmt.Errorf("read model output: %w", err)
-		}
+	if st.feed == nil {
+		st.feed = st.hub.join(st.req.Scope.ConversationID, st.req.Profile)
 	}
-	for {
-		events, err := st.cfg.Log.Events(ctx, st.req.Scope, st.after, st.cfg.PageSize)
-		if err != nil {
-			return false, fmt.Errorf("read events after %d: %w", st.after, err)
-		}
-		for _, e := range events {
-			if e.Sequence <= st.after {
-				continue
-			}
-			if err := st.send(e); err != nil {
-				return false, err
-			}
-			end = false
-		}
-		if len(events) < st.cfg.PageSize {
-			break
-		}
-		if ctx.Err() != nil {
-			return false, ctx.Err()
-		}
-	}
-	if follows {
-		st.writer.buf = st.output.append(st.writer.buf, chunks)
-	}
-	if err := st.writer.flush(); err != nil {
+	t, holds, err := st.feed.join(st.req.Scope, st.at.after, st.extent.Last)
+	switch {
+	case err != nil:
 		return false, err
+	case !holds:
+		return false, st.page(ctx)
 	}
-	return end, nil
+	st.follows, st.ahead = true, nil
+	return false, st.send(t)
 }
 
-func (st *stream) send(e agent.Event) error {
-	if st.output != nil {
-		st.output.note(e)
+// ask asks whether the log has ended with what was sent.
+func (st *stream) ask(ctx context.Context) (end bool, err error) {
+	var now agent.Extent
+	if st.follows {
+		now, err = st.feed.extent(ctx, st.req.Scope, st.at.after)
+	} else {
+		now, err = st.cfg.Log.Extent(ctx, st.req.Scope)
 	}
-	st.writer.buf = appendEvent(st.writer.buf, st.req.Profile, e)
-	st.after = e.Sequence
-	st.checkEnd = st.checkEnd || st.canEnd && e.Type.Terminal()
-	return st.writer.flushOver(flushAt)
+	if err != nil {
+		return false, fmt.Errorf("read the extent of the log: %w", err)
+	}
+	st.extent, st.asks = now, false
+	return Over(now, st.at.after), nil
 }
+
+// take sends what the feed has.
+func (st *stream) take() error {
+	t, holds, err := st.feed.take(st.req.Scope, st.at)
+	if err != nil {
+		return err
+	}
+	if !holds {
+		st.follows, st.extent.Last = false, st.feed.upTo()
+		return nil
+	}
+	return st.send(t)
+}
+
+func (st *stream) send(t taken) error {
+	// A log that was found to have ended ends with the last number that it had then.
+	st.at, st.asks = t, st.canEnd && (t.ended || !st.extent.Open && st.extent.LastInScope <= t.after)
+	return st.writer.frames(t.frames)
+}
+
+// page is what was read of the ledger behind a number. What is not in a page that is not full, and precedes the number that was known
+// before the read, is not of the scope.
+type page struct {
+	events []agent.Event
+	known  int64
+	err    error
+}
+
+// page sends a page of the ledger, while the next one is being read.
+func (st *stream) page(ctx context.Context) error {
+	if st.ahead == nil {
+		st.readAhead(ctx, st.at.after)
+	}
+	p := <-st.ahead
+	st.ahead = nil
+	if p.err != nil {
+		return fmt.Errorf("read events after %d: %w", st.at.after, p.err)
+	}
+	full := len(p.events) >= st.cfg.PageSize
+	if full {
+		st.readAhead(ctx, p.events[len(p.events)-1].Sequence)
+	}
+	ended := false
+	buf := make([]byte, 0, flushAt+flushAt/4)
+	for i := range p.events {
+		e := &p.events[i]
+		buf = appendEvent(buf, st.req.Profile, *e)
+		ended = ended || e.Type.Terminal()
+		if len(buf) >= flushAt {
+			if err := st.writer.write(buf); err != nil {
+				return err
+			}
+			buf = buf[:0]
+		}
+		st.at.after = e.Sequence
+	}
+	if !full {
+		st.at.after = max(st.at.after, p.known)
+		ended = ended || !st.extent.Open
+	}
+	st.asks = st.canEnd && ended
+	return st.writer.write(buf)
+}
+
+// readAhead begins to read the page behind a number.
+func (st *stream) readAhead(ctx context.Context, after int64) {
+	ahead := make(chan page, 1)
+	st.ahead = ahead
+	known := st.extent.Last
+	if st.feed != nil {
+		known = max(known, st.feed.upTo())
+	}
+	go func() {
+		events, err := st.cfg.Log.Events(ctx, st.req.Scope, after, st.cfg.PageSize)
+		ahead <- page{events, known, err}
+	}()
+}
+
+// errUnreadable ends streams when the ledger could not be read for too long.
+var errUnreadable = errors.New("the ledger could not be read")
 
 // bear takes a failure to read the ledger: the stream stays and tries again at the next poll, until patience ends.
 func (st *stream) bear(ctx context.Context, err error) error {
@@ -154,83 +212,10 @@ func (st *stream) bear(ctx context.Context, err error) error {
 	if st.failing.IsZero() {
 		st.failing = now
 		st.cfg.Logger.WarnContext(ctx, "a stream cannot read the ledger and tries again",
-			"conversation_id", st.req.Scope.ConversationID, "run_id", st.req.Scope.RunID, "after", st.after, "error", err)
+			"conversation_id", st.req.Scope.ConversationID, "run_id", st.req.Scope.RunID, "after", st.at.after, "error", err)
 	}
 	if now.Sub(st.failing) >= st.cfg.Patience {
-		return fmt.Errorf("the ledger could not be read for %s: %w", st.cfg.Patience, err)
+		return fmt.Errorf("%w for %s: %w", errUnreadable, st.cfg.Patience, err)
 	}
 	return nil
-}
-
-// frameWriter writes with a deadline of its own for each write and flushes it.
-type frameWriter struct {
-	w       http.ResponseWriter
-	rc      *http.ResponseController
-	timeout time.Duration
-	buf     []byte
-}
-
-// flush sends what has been collected. The stream may be idle for hours then and keeps no large buffer.
-func (f *frameWriter) flush() error {
-	err := f.flushOver(0)
-	if cap(f.buf) > flushAt/8 {
-		f.buf = nil
-	}
-	return err
-}
-
-// flushOver sends what has been collected when it is more than limit.
-func (f *frameWriter) flushOver(limit int) error {
-	if len(f.buf) <= limit {
-		return nil
-	}
-	pending := f.buf
-	f.buf = f.buf[:0]
-	return f.write(pending)
-}
-
-func (f *frameWriter) write(b []byte) error {
-	for len(b) > 0 {
-		n := min(len(b), flushAt)
-		if err := f.writePart(b[:n]); err != nil {
-			return err
-		}
-		b = b[n:]
-	}
-	return nil
-}
-
-func (f *frameWriter) writePart(b []byte) error {
-	if err := f.deadline(time.Now().Add(f.timeout)); err != nil {
-		return fmt.Errorf("%w: set write deadline: %w", ErrClient, err)
-	}
-	if _, err := f.w.Write(b); err != nil {
-		return writeError(err, f.timeout)
-	}
-	if err := f.rc.Flush(); err != nil {
-		return writeError(err, f.timeout)
-	}
-	// An HTTP/2 stream is reset when its deadline passes, whether something is being written or not.
-	if err := f.deadline(time.Time{}); err != nil {
-		return fmt.Errorf("%w: clear write deadline: %w", ErrClient, err)
-	}
-	return nil
-}
-
-// close leaves a deadline for what net/http writes after the handler: the end of the body.
-func (f *frameWriter) close() { _ = f.deadline(time.Now().Add(f.timeout)) }
-
-// deadline sets the write deadline. A writer without deadlines (a recorder, a wrapper) is written to all the same.
-func (f *frameWriter) deadline(at time.Time) error {
-	if err := f.rc.SetWriteDeadline(at); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	return nil
-}
-
-func writeError(err error, timeout time.Duration) error {
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("%w within %s: %w", ErrClient, timeout, err)
-	}
-	return fmt.Errorf("%w: %w", ErrClient, err)
 }

@@ -40,7 +40,7 @@ func TestStreamReplaysThenFollowsThenEnds(t *testing.T) {
 		require.Equal(t, []string{"1", "2", "3", "5"}, f.ids(t), "event 4 is of another run")
 		require.True(t, f.ended())
 		require.NoError(t, f.err)
-		require.Zero(t, log.subscribed())
+		require.Zero(t, log.watched())
 	})
 }
 
@@ -342,7 +342,7 @@ func TestClientThatTakesNothingIsCutOff(t *testing.T) {
 		require.ErrorIs(t, stuck.err, ErrClient)
 		require.ErrorIs(t, stuck.err, os.ErrDeadlineExceeded)
 		require.False(t, well.ended())
-		require.Equal(t, 1, log.subscribed())
+		require.Equal(t, 1, log.watched())
 	})
 }
 
@@ -392,7 +392,7 @@ func TestClientGoesAway(t *testing.T) {
 		synctest.Wait()
 		require.True(t, f.ended())
 		require.NoError(t, f.err)
-		require.Zero(t, log.subscribed())
+		require.Zero(t, log.watched())
 		require.True(t, log.open["r"], "the run goes on")
 	})
 }
@@ -420,7 +420,7 @@ func TestDrain(t *testing.T) {
 			require.NoError(t, f.err)
 		}
 		require.True(t, strings.HasSuffix(first.received(), "\n\n"), "the last frame is whole")
-		require.Zero(t, log.subscribed())
+		require.Zero(t, log.watched())
 	})
 }
 
