@@ -52,7 +52,7 @@ func (s *eventScan) event(row pgx.CollectableRow, behind int) (e agent.Event, er
 	}
 	e.NodeID, e.CommandID = string(raw[6]), string(raw[7])
 	e.Attempt = int(int32(be.Uint32(raw[8])))
-	e.CreatedAt = time.UnixMicro(int64(be.Uint64(raw[9])) + postgresEpoch)
+	e.CreatedAt = time.UnixMicro(int64(be.Uint64(raw[9])) + postgresEpoch).UTC()
 	e.Data = s.kept(raw[10], fields[10].Format == pgx.BinaryFormatCode)
 	e.Epoch = int(int32(be.Uint32(raw[11])))
 	return e, nil
