@@ -146,9 +146,11 @@ func TestCancelWhileWaiting(t *testing.T) {
 			h.Cancel("ada", "enough")
 			return 0, nil
 		})
+	work := node("work", `{"n": 1}`, nil)
+	work.DependsOn = []string{"soon"} // whose time comes when all others wait
 	h = agenttest.New(t, agenttest.Config{Tools: []tool.Tool{stop}, Model: scripted.Replies(), Limits: agent.Limits{OnLimit: agent.OnLimitPark},
 		Plan: &agent.Plan{Nodes: []agent.Node{wait("pause", "go", nil), {ID: "clock", Kind: agent.WaitNode, Duration: agent.Duration(time.Hour)},
-			node("work", `{"n": 1}`, nil)}}})
+			{ID: "soon", Kind: agent.WaitNode, Duration: agent.Duration(time.Minute)}, work}}})
 	h.Signal("other", 1)
 	res := h.Run("go")
 	res.RequireStatus(agent.Cancelled)
