@@ -131,8 +131,12 @@ var table = []rule{
 		why:  "for users' tests: the real workflow and activities without servers; imported by no production code",
 	},
 	{
+		pkg: "client", may: []string{"agent"},
+		why: "a program of its users' side: it knows the API and the vocabulary, nothing of how either is served",
+	},
+	{
 		pkg: "cmd/runledger",
-		may: []string{"agent", "api", "auth", "devstack", "dispatch", "ledger", "model", "model/openai", "model/scripted", "policy", "predicate", "replay",
+		may: []string{"agent", "api", "auth", "client", "devstack", "dispatch", "ledger", "model", "model/openai", "model/scripted", "policy", "predicate", "replay",
 			"sse", "tool", "tool/builtin", "tool/mcp", "verify", "worker"},
 		uses: []string{"github.com/alecthomas/kong", "go.yaml.in/yaml/v3", temporal + "client", "go.temporal.io/api"},
 		why:  "puts the parts together; flags, environment and the configuration file are known here only",
