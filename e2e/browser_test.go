@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -103,13 +104,35 @@ auth:
 func pages(t testing.TB, apiURL, dist string, release chan struct{}) http.Handler {
 	upstream, err := url.Parse(apiURL)
 	require.NoError(t, err)
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(upstream) }}
+	var left sync.Map // conversation to a channel that is closed when its latest stream is
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		http.ServeFile(w, r, filepath.Join("testdata", "browser", "page.html"))
 	})
 	mux.Handle("GET /client/", http.StripPrefix("/client/", http.FileServer(http.Dir(dist))))
 	mux.HandleFunc("POST /release", func(http.ResponseWriter, *http.Request) { close(release) })
-	mux.Handle("/api/", &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(upstream) }})
+	mux.HandleFunc("POST /left/{conversation}", func(w http.ResponseWriter, r *http.Request) {
+		closed, ok := left.Load(r.PathValue("conversation"))
+		if !ok {
+			http.Error(w, "no stream of it was ever open", http.StatusNotFound)
+			return
+		}
+		select {
+		case <-closed.(chan struct{}):
+		case <-time.After(patience / 3):
+			http.Error(w, "a stream of it is still open", http.StatusConflict)
+		}
+	})
+	mux.Handle("/api/", proxy)
+	mux.HandleFunc("GET /api/v1/agent/conversations/{conversation}/events", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept") == "text/event-stream" {
+			closed := make(chan struct{})
+			left.Store(r.PathValue("conversation"), closed)
+			defer close(closed)
+		}
+		proxy.ServeHTTP(w, r)
+	})
 	return mux
 }
 

@@ -71,6 +71,7 @@ try {
   await click(B);
   const other = await shows(B, "complete", "run_completed");
   whole1n(other);
+  await post(`${PAGE}/left/${A}`, {}); // the page has let go of A: nothing late can come of it
   await click(A);
   assert.deepEqual(await shows(A, "live", "command_emitted say"), answering);
   await answers("arriving", half);
