@@ -46,7 +46,10 @@ function outputKey(runId: string, commandId: string, channel: string): string {
 
 /** What a {@link ConversationView} tells. */
 export interface ViewHandlers {
-  /** The timeline of the conversation that is shown has changed. It is the same object until another is shown. */
+  /**
+   * The timeline of the conversation that is shown has changed. It is the same object until another is shown. What comes together,
+   * such as a page of the replay, is told together.
+   */
   onChange(timeline: Timeline, conversationId: string): void;
   /** The conversation that is shown cannot be followed any further. */
   onError(error: unknown, conversationId: string): void;
@@ -69,18 +72,31 @@ export class ConversationView {
   show(conversationId: string): Timeline {
     this.close();
     const timeline = new Timeline();
-    const handlers = {
-      onUpdate: (update: Update) => {
-        timeline.apply(update);
-        this.#handlers.onChange(timeline, conversationId);
-      },
-      onComplete: () => {
-        timeline.complete = true;
-        this.#handlers.onChange(timeline, conversationId);
-      },
-      onError: (error: unknown) => this.#handlers.onError(error, conversationId),
+    let due = false;
+    const changed = (): void => {
+      if (due) return;
+      due = true;
+      setTimeout(() => {
+        due = false;
+        if (this.#shown === shown) this.#handlers.onChange(timeline, conversationId);
+      });
     };
-    this.#shown = this.#client.follow({ conversationId }, handlers, this.#options);
+    const shown = this.#client.follow(
+      { conversationId },
+      {
+        onUpdate: (update) => {
+          timeline.apply(update);
+          changed();
+        },
+        onComplete: () => {
+          timeline.complete = true;
+          changed();
+        },
+        onError: (error) => this.#handlers.onError(error, conversationId),
+      },
+      this.#options,
+    );
+    this.#shown = shown;
     return timeline;
   }
 
