@@ -55,10 +55,7 @@ func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 			err = errors.Join(err, s.Stop())
 		}
 	}()
-	if s.dir, err = os.MkdirTemp("", "runledger-bench-"); err != nil {
-		return s, err
-	}
-	if err = os.Chmod(s.dir, 0o711); err != nil { //nolint:gosec // Postgres runs under another user where we are root
+	if s.dir, err = tempDir(); err != nil {
 		return s, err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -141,13 +138,19 @@ type Run struct {
 	Plan *agent.Plan
 }
 
-// Do accepts a run, as the API would, and waits for its end. A run that does not complete is an error.
-func (s *Stack) Do(ctx context.Context, r Run) (agent.Run, error) {
-	a, err := s.acceptance(r)
+// Accept accepts a run, as the API would.
+func (s *Stack) Accept(ctx context.Context, r Run) (agent.Run, error) {
+	a, err := Acceptance(r, s.tools)
 	if err != nil {
 		return agent.Run{}, err
 	}
 	run, _, err := s.Ledger.Accept(ctx, a)
+	return run, err
+}
+
+// Do accepts a run and waits for its end. A run that does not complete is an error.
+func (s *Stack) Do(ctx context.Context, r Run) (agent.Run, error) {
+	run, err := s.Accept(ctx, r)
 	if err != nil {
 		return run, err
 	}
@@ -172,7 +175,8 @@ func (s *Stack) Do(ctx context.Context, r Run) (agent.Run, error) {
 	return run, nil
 }
 
-func (s *Stack) acceptance(r Run) (agent.Acceptance, error) {
+// Acceptance is what a ledger accepts a run with, whose agent has some tools.
+func Acceptance(r Run, tools *tool.Set) (agent.Acceptance, error) {
 	id := func() string { return uuid.Must(uuid.NewV7()).String() }
 	a := agent.Acceptance{Owner: "local", NewConversation: r.ConversationID == "", Run: agent.Run{RunID: id(), ConversationID: r.ConversationID, MessageID: id(),
 		RequestID: id(), Epoch: 1, Input: r.Input}}
@@ -182,7 +186,7 @@ func (s *Stack) acceptance(r Run) (agent.Acceptance, error) {
 	}
 	var err error
 	a.Run.Definition, err = agent.Blueprint{Name: "bench", Mode: r.Mode, Model: agent.ModelRef{Name: "default", Provider: "bench", Model: "bench"},
-		Tools: []string{"*"}, Limits: r.Limits, History: r.History}.Resolve(s.tools.Refs())
+		Tools: []string{"*"}, Limits: r.Limits, History: r.History}.Resolve(tools.Refs())
 	if err != nil {
 		return a, err
 	}
