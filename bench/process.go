@@ -58,6 +58,19 @@ func ReadProcessorTime() (ProcessorTime, error) {
 	return p, nil
 }
 
+// ProcessorTimeOf is what one process has had of the processors so far.
+func ProcessorTimeOf(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	s, ok := parseStat(text)
+	if !ok {
+		return 0, fmt.Errorf("processor time of process %d: %q", pid, text)
+	}
+	return s.used, nil
+}
+
 // stat is what is needed of /proc/PID/stat.
 type stat struct {
 	pid, parent int
