@@ -26,6 +26,8 @@ type Config struct {
 	Tools []tool.Tool
 	// TemporalDynamicConfig are settings of Temporal's server, "key=value"; none in a benchmark whose figures are told.
 	TemporalDynamicConfig []string
+	// NoWorker leaves the worker to the benchmark. Tools are those of its runs all the same.
+	NoWorker bool
 	// Progress hears, in lines for a person, what takes longer than a moment. Nil: nobody.
 	Progress io.Writer
 }
@@ -75,8 +77,17 @@ func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 	if s.tools, err = tool.NewSet(cfg.Tools...); err != nil {
 		return s, err
 	}
+	if cfg.NoWorker {
+		close(s.worked)
+		return s, nil
+	}
 	return s, s.work(ctx, worker.Config{Ledger: s.Ledger, Temporal: s.Temporal, Tools: s.tools, Log: log,
 		Models: func(string) model.Client { return cfg.Model }})
+}
+
+// Servers are the database's URL, Temporal's address and its namespace, for a worker in another process.
+func (s *Stack) Servers() string {
+	return s.DatabaseURL + " " + s.servers.TemporalAddress + " " + s.servers.TemporalNamespace
 }
 
 // work starts the worker and returns when it is at work.
@@ -154,6 +165,11 @@ func (s *Stack) Do(ctx context.Context, r Run) (agent.Run, error) {
 	if err != nil {
 		return run, err
 	}
+	return s.Wait(ctx, run)
+}
+
+// Wait waits for a run's end. A run that does not complete is an error.
+func (s *Stack) Wait(ctx context.Context, run agent.Run) (_ agent.Run, err error) {
 	news, stop := s.Ledger.Subscribe(run.ConversationID)
 	defer stop()
 	for {
