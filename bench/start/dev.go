@@ -55,7 +55,7 @@ func measureDev(ctx context.Context, report *bench.Report, starts int) (err erro
 // dev starts dev, waits until its API is ready, and stops it.
 func dev(ctx context.Context, binary, data string) (took time.Duration, err error) {
 	cmd := exec.CommandContext(ctx, binary, "--log-level", "warn", "dev", "--data-dir", data, "--listen", "127.0.0.1:0") //nolint:gosec // our own words
-	cmd.Dir = data // where it finds no configuration
+	cmd.Dir = data                                                                                                       // where it finds no configuration
 	cmd.Stderr = os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	out, err := cmd.StdoutPipe()

@@ -168,6 +168,23 @@ var table = []rule{
 		why: "measures streams beside a bare handler",
 	},
 	{
+		pkg: "bench/latency", may: []string{"agent", "bench", "model"},
+		why: "measures how soon watchers see what happens",
+	},
+	{
+		pkg: "bench/sizes", may: []string{"agent", "bench", "model", "tool"},
+		uses: []string{pgx, temporal + "client", temporal + "worker", temporal + "workflow"},
+		why:  "weighs what a command leaves behind, beside a bare activity, which it therefore has",
+	},
+	{
+		pkg: "bench/start", may: []string{"agent", "bench", "ledger", "model", "model/scripted", "tool", "worker"},
+		why: "measures start and recovery, with the binary and with workers that it kills",
+	},
+	{
+		pkg: "bench/all", may: []string{"bench"},
+		why: "runs the others as processes and prints one table",
+	},
+	{
 		pkg: "internal/pgtest", may: []string{"devstack"}, uses: []string{pgx},
 		why: "for tests; imported by no production code",
 	},
