@@ -69,7 +69,7 @@ func pgbench(ctx context.Context, url string, writers int, during time.Duration,
 	if err := os.WriteFile(file, []byte(script.String()), 0o600); err != nil {
 		return 0, false, err
 	}
-	seconds := strconv.Itoa(max(3, int(during.Seconds()))) // it counts the time in which its clients connect
+	seconds := strconv.Itoa(max(3, int(during.Seconds())))                                                                                                       // it counts the time in which its clients connect
 	said, err := exec.CommandContext(ctx, path, "-n", "-M", "prepared", "-f", file, "-c", strconv.Itoa(writers), "-j", "2", "-T", seconds, url).CombinedOutput() //nolint:gosec // our own words
 	if err != nil {
 		return 0, false, fmt.Errorf("pgbench: %w: %s", err, said)
