@@ -86,68 +86,98 @@ func level(ctx context.Context, report *bench.Report, url string, pool *pgxpool.
 	}
 	defer plain.pool.Close()
 
-	var many, one, rows, benched []float64
-	var walMany, walPlain float64
+	var many, one, rows []rate
+	var benched []float64
 	enough := int(6000 * o.each.Seconds())
 	for range o.rounds {
 		for _, shared := range []bool{false, true} {
 			if err := g.prepare(ctx, writers, enough/writers+commandsPerRun, shared); err != nil {
 				return err
 			}
-			rate, wal, err := measured(ctx, pool, writers, o.each, g.command)
+			r, err := measured(ctx, pool, writers, o.each, g.command)
 			if err != nil {
 				return err
 			}
 			if shared {
-				one = append(one, rate)
+				one = append(one, r)
 			} else {
-				many, walMany = append(many, rate), wal
+				many = append(many, r)
 			}
 		}
-		rate, wal, err := measured(ctx, pool, writers, o.each, plain.command)
+		r, err := measured(ctx, pool, writers, o.each, plain.command)
 		if err != nil {
 			return err
 		}
-		rows, walPlain = append(rows, rate), wal
-		rate, ok, err := pgbench(ctx, url, writers, o.each, size)
+		rows = append(rows, r)
+		perSecond, ok, err := pgbench(ctx, url, writers, o.each, size)
 		if err != nil {
 			return err
 		}
 		if ok {
-			benched = append(benched, rate)
+			benched = append(benched, perSecond)
 		}
 	}
 	name := func(what string) string { return fmt.Sprintf("%s, %d writers", what, writers) }
-	limit := bench.Quantile(rows, 0.5)
-	report.Add(bench.Figure{Name: name("many conversations"), Value: bench.Quantile(many, 0.5), Unit: "commands/s", Limit: limit, LimitName: "plain inserts", Floor: 0.6})
-	report.Add(bench.Figure{Name: name("one conversation"), Value: bench.Quantile(one, 0.5), Unit: "commands/s", Limit: limit, LimitName: "plain inserts"})
+	const limit, unit = "plain inserts", "commands/s"
+	ours, plainly := median(many, rate.perSecond), median(rows, rate.perSecond)
+	report.Add(bench.Figure{Name: name("many conversations"), Value: ours, Unit: unit, Limit: plainly, LimitName: limit, Floor: 0.6})
+	report.Add(bench.Figure{Name: name("one conversation"), Value: median(one, rate.perSecond), Unit: unit, Limit: plainly, LimitName: limit})
 	if len(benched) > 0 {
-		report.Add(bench.Figure{Name: name("many conversations"), Value: bench.Quantile(many, 0.5), Unit: "commands/s", Limit: bench.Quantile(benched, 0.5), LimitName: "the same inserts by pgbench"})
+		report.Add(bench.Figure{Name: name("many conversations"), Value: ours, Unit: unit, Limit: bench.Quantile(benched, 0.5), LimitName: "the same inserts by pgbench"})
 	}
-	report.Add(bench.Figure{Name: name("log written (WAL)"), Value: walMany, Unit: "bytes/command", Limit: walPlain, LimitName: "plain inserts"})
+	report.Add(bench.Figure{Name: name("Postgres' processor"), Value: median(many, rate.server), Unit: "us/command", Limit: median(rows, rate.server), LimitName: limit})
+	report.Add(bench.Figure{Name: name("the writers' processor"), Value: median(many, rate.client), Unit: "us/command", Limit: median(rows, rate.client), LimitName: limit})
+	report.Add(bench.Figure{Name: name("log written (WAL)"), Value: median(many, rate.log), Unit: "bytes/command", Limit: median(rows, rate.log), LimitName: limit})
 	report.Note("%d writers: a command writes %s.", writers, size)
 	return nil
 }
 
-// measured is repeat with its rate and with the bytes of Postgres' log for each command.
-func measured(ctx context.Context, pool *pgxpool.Pool, writers int, during time.Duration, do func(context.Context, int) error) (rate, wal float64, err error) {
-	var before, after float64
-	const position = `SELECT (pg_current_wal_insert_lsn() - '0/0')::float8`
-	// A checkpoint makes Postgres write whole pages once more: none in the middle, and the same for all.
-	if _, err := pool.Exec(ctx, `CHECKPOINT`); err != nil {
-		return 0, 0, err
+// rate is what was measured of one side in one round.
+type rate struct {
+	n    float64 // commands
+	took time.Duration
+	wal  float64 // bytes of Postgres' log
+	used bench.ProcessorTime
+}
+
+func (r rate) perSecond() float64 { return r.n / r.took.Seconds() }
+func (r rate) log() float64       { return r.wal / r.n }
+func (r rate) server() float64    { return float64(r.used.By["postgres"].Microseconds()) / r.n }
+func (r rate) client() float64 {
+	return float64((r.used.All - r.used.By["postgres"]).Microseconds()) / r.n
+}
+
+func median(rates []rate, of func(rate) float64) float64 {
+	var values []float64
+	for _, r := range rates {
+		values = append(values, of(r))
 	}
+	return bench.Quantile(values, 0.5)
+}
+
+// measured is repeat with everything that is measured of it.
+func measured(ctx context.Context, pool *pgxpool.Pool, writers int, during time.Duration, do func(context.Context, int) error) (r rate, err error) {
+	const position = `SELECT (pg_current_wal_insert_lsn() - '0/0')::float8`
+	var before, after float64
 	if err := pool.QueryRow(ctx, position).Scan(&before); err != nil {
-		return 0, 0, err
+		return r, err
+	}
+	used, err := bench.ReadProcessorTime()
+	if err != nil {
+		return r, err
 	}
 	n, took, err := repeat(ctx, writers, during, do)
 	if err != nil {
-		return 0, 0, err
+		return r, err
+	}
+	now, err := bench.ReadProcessorTime()
+	if err != nil {
+		return r, err
 	}
 	if err := pool.QueryRow(ctx, position).Scan(&after); err != nil {
-		return 0, 0, err
+		return r, err
 	}
-	return float64(n) / took.Seconds(), (after - before) / float64(max(n, 1)), nil
+	return rate{n: float64(max(n, 1)), took: took, wal: after - before, used: now.Since(used)}, nil
 }
 
 // errEnough ends a writer who has nothing left to do.
