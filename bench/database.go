@@ -21,7 +21,7 @@ type Database struct {
 // StartDatabase starts it. Progress hears what takes longer than a moment.
 func StartDatabase(ctx context.Context, progress io.Writer) (_ *Database, err error) {
 	d := &Database{}
-	if d.dir, err = tempDir(); err != nil {
+	if d.dir, err = TempDir(); err != nil {
 		return nil, err
 	}
 	d.postgres, err = devstack.StartPostgres(ctx, devstack.PostgresConfig{DataDir: d.dir, Progress: progress})
@@ -42,8 +42,8 @@ func (d *Database) Stop() error {
 	return errors.Join(d.postgres.Stop(ctx), os.RemoveAll(d.dir))
 }
 
-// tempDir makes a folder that Postgres can reach, which runs under another user where we are root.
-func tempDir() (string, error) {
+// TempDir makes a folder that Postgres can reach, which runs under another user where we are root.
+func TempDir() (string, error) {
 	dir, err := os.MkdirTemp("", "runledger-bench-")
 	if err != nil {
 		return "", err

@@ -57,7 +57,7 @@ func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 			err = errors.Join(err, s.Stop())
 		}
 	}()
-	if s.dir, err = tempDir(); err != nil {
+	if s.dir, err = TempDir(); err != nil {
 		return s, err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))

@@ -32,7 +32,7 @@ func measureDev(ctx context.Context, report *bench.Report, starts int) (err erro
 	}
 	var first, again []float64
 	for range starts {
-		data, err := os.MkdirTemp("", "runledger-bench-data-")
+		data, err := bench.TempDir()
 		if err != nil {
 			return err
 		}
