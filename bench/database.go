@@ -24,7 +24,8 @@ func StartDatabase(ctx context.Context, progress io.Writer) (_ *Database, err er
 	if d.dir, err = TempDir(); err != nil {
 		return nil, err
 	}
-	d.postgres, err = devstack.StartPostgres(ctx, devstack.PostgresConfig{DataDir: d.dir, Progress: progress})
+	d.postgres, err = devstack.StartPostgres(ctx, devstack.PostgresConfig{DataDir: d.dir, Progress: progress,
+		Settings: map[string]string{"max_connections": "400"}})
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(d.dir))
 	}
