@@ -87,6 +87,10 @@ func measure(ctx context.Context, o options) (report *bench.Report, err error) {
 
 // one measures a shape.
 func one(ctx context.Context, report *bench.Report, s *bench.Stack, pool *pgxpool.Pool, sh shape, bare float64, o options) error {
+	// What an earlier shape has left free would hide what this one needs.
+	if _, err := pool.Exec(ctx, `VACUUM FULL`); err != nil {
+		return err
+	}
 	before, err := sizes(ctx, pool)
 	if err != nil {
 		return err
