@@ -16,10 +16,13 @@ func (c *fakeClient) deltas(t testing.TB) []deltaData {
 	t.Helper()
 	var got []deltaData
 	for _, r := range readStream(t, []byte(c.frames(t))) {
-		var object deltaObject
+		var object struct {
+			deltaObject
+			Sequence *int64 `json:"sequence_number"`
+		}
 		require.NoError(t, json.Unmarshal([]byte(r.data), &object))
-		if object.Type == "chat_delta" {
-			require.Equal(t, "chat_delta", r.event)
+		if object.Sequence == nil {
+			require.Equal(t, object.Type, r.event)
 			got = append(got, object.Data)
 		}
 	}
@@ -154,23 +157,30 @@ func TestLedgerProfileShowsNoOutput(t *testing.T) {
 	})
 }
 
-func TestAProfileMayLeaveAChannelOut(t *testing.T) {
+func TestReactProfileTellsThoughtsFromText(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := newFakeLog()
 		log.open["r"] = true
-		p := runProfile()
-		p.OutputEvent = func(channel string) string {
-			if channel == "text" {
-				return "chat_delta"
-			}
-			return ""
-		}
-		f := follow(t, newServer(t, log), Request{Scope: runScope(), Profile: p}, newFakeClient())
+		s := newServer(t, log)
+		f := follow(t, s, Request{Scope: runScope(), Profile: reactProfile()}, newFakeClient())
 		synctest.Wait()
 		log.say(1, 1, "thinking", "hm")
-		log.say(1, 2, "text", "Hi")
+		log.say(1, 2, "tool_args", "{")
+		log.say(1, 3, "text", "Hi")
 		synctest.Wait()
-		require.Equal(t, []deltaData{delta(1, 2, "Hi")}, f.deltas(t))
+		late := follow(t, s, Request{Scope: runScope(), Profile: reactProfile()}, newFakeClient())
+		synctest.Wait()
+		for _, c := range []*following{f, late} {
+			var got []string
+			for _, r := range readStream(t, []byte(c.frames(t))) {
+				require.Empty(t, r.id)
+				got = append(got, r.event)
+			}
+			require.Equal(t, []string{"thought_delta", "text_delta"}, got, "the arguments of a call come with act")
+		}
+		require.Equal(t, []deltaData{{CommandID: "say", Attempt: 1, Channel: "thinking", Chunk: 1, Text: "hm"}, delta(1, 3, "Hi")}, f.deltas(t))
+		require.Equal(t, []deltaData{{CommandID: "say", Attempt: 1, Channel: "thinking", Chunk: 1, Through: 1, Text: "hm"},
+			{CommandID: "say", Attempt: 1, Channel: "text", Chunk: 3, Through: 3, Text: "Hi"}}, late.deltas(t))
 	})
 }
