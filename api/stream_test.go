@@ -3,7 +3,6 @@ package api
 import (
 	"bufio"
 	"context"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
-	"runledger/sse"
 )
 
 func TestRunStream(t *testing.T) {
@@ -279,35 +277,6 @@ func TestReactStream(t *testing.T) {
 			"step_end", "step_start", "command_emitted", "thought", "step_end", "step_start", "complete"}, names(frames))
 		require.Equal(t, ids(b.frames(b.do("GET", path, "", "Accept: text/event-stream"))), ids(frames))
 	}
-}
-
-// TestOverTheWire goes over real connections: what a recorder cannot show is that first bytes come at once, that wrappers
-// let flushes and deadlines through, and that Shutdown ends.
-func TestOverTheWire(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, func(c *Config) { c.Streams = sse.Config{} })
-	srv := httptest.NewServer(b.api)
-	t.Cleanup(srv.Close)
-	srv.Config.RegisterOnShutdown(b.api.Drain)
-	client := &http.Client{Transport: &http.Transport{}}
-	t.Cleanup(client.CloseIdleConnections)
-
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, srv.URL+"/api/v1/agent/run/stream", strings.NewReader(`{"input":"x"}`))
-	require.NoError(t, err)
-	r.Header.Set("Content-Type", "application/json")
-	res, err := client.Do(r)
-	require.NoError(t, err)
-	defer func() { _ = res.Body.Close() }()
-	body := bufio.NewReader(res.Body)
-	readUntil(t, body, "event: message_added")
-	id := strings.TrimSuffix(strings.TrimPrefix(res.Header.Get("Content-Location"), "/api/v1/agent/runs/"), "/events")
-	b.ledger.write(id, agent.Event{Type: agent.PlanStarted}, agent.PlanStartedData{Source: "planner"})
-	readUntil(t, body, "event: plan_started")
-
-	require.NoError(t, srv.Config.Shutdown(t.Context()), "streams end with the server")
-	_, err = io.ReadAll(body)
-	require.NoError(t, err, "and the body is whole")
-	require.Equal(t, agent.Queued, b.ledger.runs[id].Status)
 }
 
 func readUntil(t *testing.T, r *bufio.Reader, line string) {
