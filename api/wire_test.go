@@ -250,7 +250,7 @@ func TestWriteDeadlinesOverTheWire(t *testing.T) {
 	overTheWire(t, func(t *testing.T, x *wire) {
 		large, other := x.ledger.seed(t, "local", ""), x.ledger.seed(t, "local", "")
 		message := strings.Repeat("x", 64<<10)
-		for range 300 { // 20 MB, more than sockets and windows hold
+		for range 220 { // 14 MB, more than sockets and windows hold
 			x.ledger.write(large.RunID, agent.Event{Type: agent.Progress}, map[string]string{"message": message})
 		}
 		in, _, _ := x.stream(runEvents(other))
