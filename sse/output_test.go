@@ -184,3 +184,32 @@ func TestReactProfileTellsThoughtsFromText(t *testing.T) {
 			{CommandID: "say", Attempt: 1, Channel: "text", Chunk: 3, Through: 3, Text: "Hi"}}, late.deltas(t))
 	})
 }
+
+// FuzzDeltaStaysOneFrame holds that whatever a model says is one frame without an id, and comes out as it went in.
+func FuzzDeltaStaysOneFrame(f *testing.F) {
+	f.Add("say", "text", "Hi", 1)
+	f.Add("a#1\n", "thinking", "\r\n\nid: 7\n\ndata: x", 3)
+	f.Add("", "text", "\u2028\xff\x00</script>", 0)
+	f.Fuzz(func(t *testing.T, command, channel, text string, through int) {
+		for _, p := range Profiles() {
+			if p.OutputEvent == nil {
+				continue
+			}
+			entries := newOutput(p.OutputEvent).appendDelta(nil, agent.OutputChunk{ConversationID: "c", RunID: "r", CommandID: command, Attempt: 1, Chunk: 2, Channel: channel, Text: text}, through)
+			if p.OutputEvent(channel) == "" {
+				require.Empty(t, entries)
+				continue
+			}
+			require.Len(t, entries, 1)
+			require.Zero(t, entries[0].sequence)
+			got := readStream(t, entries[0].frame)
+			require.Len(t, got, 1)
+			require.Empty(t, got[0].id)
+			require.Equal(t, p.OutputEvent(channel), got[0].event)
+			var object deltaObject
+			require.NoError(t, json.Unmarshal([]byte(got[0].data), &object))
+			valid := func(s string) string { return string([]rune(s)) } // bytes that are no UTF-8 are replaced one by one
+			require.Equal(t, deltaData{CommandID: valid(command), Attempt: 1, Channel: valid(channel), Chunk: 2, Through: through, Text: valid(text)}, object.Data)
+		}
+	})
+}
