@@ -37,6 +37,9 @@ type Config struct {
 	// AnyHost accepts requests without a token whatever name they were sent to. Leave it off: the Host header is what keeps a
 	// foreign web page, whose name was made to point here, from being served.
 	AnyHost bool
+	// CORSOrigins are the origins whose pages a browser lets call the API and read its answers, none unless set. They need a token
+	// like everybody else. CheckOrigin says what is one.
+	CORSOrigins []string
 	// MaxBody bounds request bodies, 1 MiB unless set.
 	MaxBody int64
 	// MaxStreams bounds the streams of one owner at a time, 1,000 unless set.
@@ -94,6 +97,15 @@ func New(cfg Config) (*API, error) {
 		return nil, err
 	}
 	a := &API{cfg: cfg, log: cfg.Logger, streams: streams, slots: slots{limit: cfg.MaxStreams}}
+	for _, origin := range cfg.CORSOrigins {
+		err := CheckOrigin(origin)
+		if err == nil {
+			err = a.origin.AddTrustedOrigin(origin)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("api: %w", err)
+		}
+	}
 	a.router = a.routes()
 	return a, nil
 }
@@ -185,7 +197,7 @@ func (a *API) endpoints() []route {
 
 func (a *API) routes() *chi.Mux {
 	r := chi.NewRouter()
-	r.Use(a.identify, a.observe, a.guard)
+	r.Use(a.identify, a.observe, a.share, a.guard)
 	r.NotFound(a.handle(func(_ http.ResponseWriter, r *http.Request) error {
 		return newProblem(http.StatusNotFound, "not-found", "there is nothing at %s", r.URL.Path)
 	}))

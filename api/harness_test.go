@@ -182,7 +182,7 @@ func (b *bench) validate(r *http.Request, body []byte, w *httptest.ResponseRecor
 	if stream {
 		for _, f := range b.frames(w) {
 			schema := "Event"
-			if f.event == "chat_delta" {
+			if strings.HasSuffix(f.event, "_delta") {
 				schema = "Delta"
 			}
 			require.NoError(b.t, b.spec.Components.Schemas[schema].Value.VisitJSON(f.object), "%v", f)

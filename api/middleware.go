@@ -94,6 +94,9 @@ func (a *API) guard(next http.Handler) http.Handler {
 			writeProblem(w, r, newProblem(http.StatusForbidden, "foreign-origin", "a page of another site may not do this: %v", err))
 			return
 		}
+		if preflight(w, r) {
+			return
+		}
 		next.ServeHTTP(w, r)
 	})
 }

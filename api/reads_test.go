@@ -219,7 +219,7 @@ func TestAPageShowsTheBytesOfTheStream(t *testing.T) {
 	b := newBench(t)
 	run := history(b)
 	b.ledger.end(run.RunID, agent.Completed)
-	for _, profile := range []string{"run", "ledger"} {
+	for _, profile := range []string{"run", "react", "ledger"} {
 		path := "/api/v1/agent/runs/" + run.RunID + "/events?profile=" + profile
 		page := document[struct {
 			Events []json.RawMessage `json:"events"`

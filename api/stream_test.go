@@ -3,7 +3,6 @@ package api
 import (
 	"bufio"
 	"context"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
-	"runledger/sse"
 )
 
 func TestRunStream(t *testing.T) {
@@ -237,53 +235,48 @@ func TestTooManyStreams(t *testing.T) {
 
 func TestDeltasReachTheClient(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		done := b.post(t.Context(), "/api/v1/agent/run/stream", `{"input":"x"}`)
-		synctest.Wait()
-		run := b.ledger.runs[b.lastRun()]
-		b.ledger.mu.Lock()
-		b.ledger.chunks = []agent.OutputChunk{{ConversationID: run.ConversationID, RunID: run.RunID, RootRunID: run.RunID, NodeID: "say", CommandID: "say",
-			Attempt: 1, Chunk: 1, Channel: "text", Text: "Hel"}}
-		b.ledger.wake(run.ConversationID)
-		b.ledger.mu.Unlock()
-		synctest.Wait()
-		b.ledger.end(run.RunID, agent.Completed)
-		w := <-done
-		b.validate(request("POST", "/api/v1/agent/run/stream", `{"input":"x"}`), []byte(`{"input":"x"}`), w)
-		frames := b.frames(w)
-		require.Equal(t, []string{"run_started", "message_added", "chat_delta", "run_completed"}, names(frames))
-		require.Empty(t, frames[2].id)
-	})
+	for profile, want := range map[string][]string{
+		"run":   {"run_started", "message_added", "chat_delta", "chat_delta", "run_completed"},
+		"react": {"run_started", "message_added", "thought_delta", "text_delta", "complete"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t)
+			path := "/api/v1/agent/run/stream?profile=" + profile
+			done := b.post(t.Context(), path, `{"input":"x"}`)
+			synctest.Wait()
+			run := b.ledger.runs[b.lastRun()]
+			chunk := agent.OutputChunk{ConversationID: run.ConversationID, RunID: run.RunID, RootRunID: run.RunID, NodeID: "say", CommandID: "say",
+				Attempt: 1, Chunk: 1, Channel: "thinking", Text: "Hm"}
+			b.ledger.mu.Lock()
+			b.ledger.chunks = []agent.OutputChunk{chunk}
+			chunk.Chunk, chunk.Channel, chunk.Text = 2, "text", "Hel"
+			b.ledger.chunks = append(b.ledger.chunks, chunk)
+			b.ledger.wake(run.ConversationID)
+			b.ledger.mu.Unlock()
+			synctest.Wait()
+			b.ledger.end(run.RunID, agent.Completed)
+			w := <-done
+			b.validate(request("POST", path, `{"input":"x"}`), []byte(`{"input":"x"}`), w)
+			frames := b.frames(w)
+			require.Equal(t, want, names(frames))
+			require.Empty(t, frames[2].id)
+			require.Empty(t, frames[3].id)
+		})
+	}
 }
 
-// TestOverTheWire goes over real connections: what a recorder cannot show is that first bytes come at once, that wrappers
-// let flushes and deadlines through, and that Shutdown ends.
-func TestOverTheWire(t *testing.T) {
+func TestReactStream(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, func(c *Config) { c.Streams = sse.Config{} })
-	srv := httptest.NewServer(b.api)
-	t.Cleanup(srv.Close)
-	srv.Config.RegisterOnShutdown(b.api.Drain)
-	client := &http.Client{Transport: &http.Transport{}}
-	t.Cleanup(client.CloseIdleConnections)
-
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, srv.URL+"/api/v1/agent/run/stream", strings.NewReader(`{"input":"x"}`))
-	require.NoError(t, err)
-	r.Header.Set("Content-Type", "application/json")
-	res, err := client.Do(r)
-	require.NoError(t, err)
-	defer func() { _ = res.Body.Close() }()
-	body := bufio.NewReader(res.Body)
-	readUntil(t, body, "event: message_added")
-	id := strings.TrimSuffix(strings.TrimPrefix(res.Header.Get("Content-Location"), "/api/v1/agent/runs/"), "/events")
-	b.ledger.write(id, agent.Event{Type: agent.PlanStarted}, agent.PlanStartedData{Source: "planner"})
-	readUntil(t, body, "event: plan_started")
-
-	require.NoError(t, srv.Config.Shutdown(t.Context()), "streams end with the server")
-	_, err = io.ReadAll(body)
-	require.NoError(t, err, "and the body is whole")
-	require.Equal(t, agent.Queued, b.ledger.runs[id].Status)
+	b := newBench(t)
+	run := history(b)
+	b.ledger.end(run.RunID, agent.Completed)
+	for _, path := range []string{"/api/v1/agent/runs/" + run.RunID + "/events?", "/api/v1/agent/conversations/" + run.ConversationID + "/events?until=idle&"} {
+		frames := b.frames(b.do("GET", path+"profile=react", "", "Accept: text/event-stream"))
+		require.Equal(t, []string{"run_started", "message_added", "plan_started", "command_emitted", "command_committed", "work_plan", "step_start",
+			"act", "attempt_discarded", "observe", "step_end", "checkpoint_saved", "step_start", "act", "command_failed",
+			"step_end", "step_start", "command_emitted", "thought", "step_end", "step_start", "complete"}, names(frames))
+		require.Equal(t, ids(b.frames(b.do("GET", path, "", "Accept: text/event-stream"))), ids(frames))
+	}
 }
 
 func readUntil(t *testing.T, r *bufio.Reader, line string) {

@@ -43,6 +43,9 @@ mcp_servers:
 	require.Contains(t, last.Data, "391")
 	inOrder(t, names(frames), "run_started", "plan_created", "step_started", "chat_completed", "tool_invoked", "tool_completed", "chat_completed",
 		"step_completed", "run_completed")
+	react := c.stream(t, run.RunID, 0, "react")
+	require.Len(t, numbered(t, react), len(ids), "each event is a frame with its number")
+	inOrder(t, names(react), "run_started", "work_plan", "step_start", "thought", "act", "observe", "thought", "step_end", "complete")
 
 	var list struct{ Commands []agent.Command }
 	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/commands", nil, &list))

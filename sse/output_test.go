@@ -16,10 +16,13 @@ func (c *fakeClient) deltas(t testing.TB) []deltaData {
 	t.Helper()
 	var got []deltaData
 	for _, r := range readStream(t, []byte(c.frames(t))) {
-		var object deltaObject
+		var object struct {
+			deltaObject
+			Sequence *int64 `json:"sequence_number"`
+		}
 		require.NoError(t, json.Unmarshal([]byte(r.data), &object))
-		if object.Type == "chat_delta" {
-			require.Equal(t, "chat_delta", r.event)
+		if object.Sequence == nil {
+			require.Equal(t, object.Type, r.event)
 			got = append(got, object.Data)
 		}
 	}
@@ -154,23 +157,59 @@ func TestLedgerProfileShowsNoOutput(t *testing.T) {
 	})
 }
 
-func TestAProfileMayLeaveAChannelOut(t *testing.T) {
+func TestReactProfileTellsThoughtsFromText(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := newFakeLog()
 		log.open["r"] = true
-		p := runProfile()
-		p.OutputEvent = func(channel string) string {
-			if channel == "text" {
-				return "chat_delta"
-			}
-			return ""
-		}
-		f := follow(t, newServer(t, log), Request{Scope: runScope(), Profile: p}, newFakeClient())
+		s := newServer(t, log)
+		f := follow(t, s, Request{Scope: runScope(), Profile: reactProfile()}, newFakeClient())
 		synctest.Wait()
 		log.say(1, 1, "thinking", "hm")
-		log.say(1, 2, "text", "Hi")
+		log.say(1, 2, "tool_args", "{")
+		log.say(1, 3, "text", "Hi")
 		synctest.Wait()
-		require.Equal(t, []deltaData{delta(1, 2, "Hi")}, f.deltas(t))
+		late := follow(t, s, Request{Scope: runScope(), Profile: reactProfile()}, newFakeClient())
+		synctest.Wait()
+		for _, c := range []*following{f, late} {
+			var got []string
+			for _, r := range readStream(t, []byte(c.frames(t))) {
+				require.Empty(t, r.id)
+				got = append(got, r.event)
+			}
+			require.Equal(t, []string{"thought_delta", "text_delta"}, got, "the arguments of a call come with act")
+		}
+		require.Equal(t, []deltaData{{CommandID: "say", Attempt: 1, Channel: "thinking", Chunk: 1, Text: "hm"}, delta(1, 3, "Hi")}, f.deltas(t))
+		require.Equal(t, []deltaData{{CommandID: "say", Attempt: 1, Channel: "thinking", Chunk: 1, Through: 1, Text: "hm"},
+			{CommandID: "say", Attempt: 1, Channel: "text", Chunk: 3, Through: 3, Text: "Hi"}}, late.deltas(t))
+	})
+}
+
+// FuzzDeltaStaysOneFrame holds that whatever a model says is one frame without an id, and comes out as it went in.
+func FuzzDeltaStaysOneFrame(f *testing.F) {
+	f.Add("say", "text", "Hi", 1)
+	f.Add("a#1\n", "thinking", "\r\n\nid: 7\n\ndata: x", 3)
+	f.Add("", "text", "\u2028\xff\x00</script>", 0)
+	f.Fuzz(func(t *testing.T, command, channel, text string, through int) {
+		for _, p := range Profiles() {
+			if p.OutputEvent == nil {
+				continue
+			}
+			entries := newOutput(p.OutputEvent).appendDelta(nil, agent.OutputChunk{ConversationID: "c", RunID: "r", CommandID: command, Attempt: 1, Chunk: 2, Channel: channel, Text: text}, through)
+			if p.OutputEvent(channel) == "" {
+				require.Empty(t, entries)
+				continue
+			}
+			require.Len(t, entries, 1)
+			require.Zero(t, entries[0].sequence)
+			got := readStream(t, entries[0].frame)
+			require.Len(t, got, 1)
+			require.Empty(t, got[0].id)
+			require.Equal(t, p.OutputEvent(channel), got[0].event)
+			var object deltaObject
+			require.NoError(t, json.Unmarshal([]byte(got[0].data), &object))
+			valid := func(s string) string { return string([]rune(s)) } // bytes that are no UTF-8 are replaced one by one
+			require.Equal(t, deltaData{CommandID: valid(command), Attempt: 1, Channel: valid(channel), Chunk: 2, Through: through, Text: valid(text)}, object.Data)
+		}
 	})
 }

@@ -17,7 +17,7 @@ type Profile struct {
 
 // Profiles are the profiles that there are, the default first.
 func Profiles() []Profile {
-	return []Profile{runProfile(), ledgerProfile()}
+	return []Profile{runProfile(), reactProfile(), ledgerProfile()}
 }
 
 // FindProfile finds a profile by name; the empty name means the default.

@@ -114,11 +114,22 @@ func sampleEvents(t testing.TB) []agent.Event {
 
 func TestRunProfileGolden(t *testing.T) {
 	t.Parallel()
+	requireGolden(t, runProfile())
+}
+
+func TestReactProfileGolden(t *testing.T) {
+	t.Parallel()
+	requireGolden(t, reactProfile())
+}
+
+// requireGolden holds that a profile shows the samples as its file in testdata has them.
+func requireGolden(t *testing.T, p Profile) {
+	t.Helper()
 	var got []byte
 	for _, e := range sampleEvents(t) {
-		got = appendEvent(got, runProfile(), e)
+		got = appendEvent(got, p, e)
 	}
-	path := filepath.Join("testdata", "profile_run.txt")
+	path := filepath.Join("testdata", "profile_"+p.Name+".txt")
 	if *update {
 		require.NoError(t, os.WriteFile(path, got, 0o644))
 	}
@@ -149,21 +160,72 @@ func TestEveryEventIsOneFrameWithItsNumber(t *testing.T) {
 
 func TestRunProfileNames(t *testing.T) {
 	t.Parallel()
-	want := map[agent.EventType][]string{
-		agent.PlanGenerated:    {"plan_created"},
-		agent.NodeStarted:      {"step_started"},
-		agent.NodeFinished:     {"step_completed"},
-		agent.NodeFailed:       {"step_failed"},
-		agent.CommandEmitted:   {"command_emitted", "tool_invoked"},
-		agent.CommandCommitted: {"chat_completed", "command_committed", "tool_completed"},
-	}
+	requireNames(t, runProfile(), map[string]string{
+		"plan_generated": "plan_created", "node_started": "step_started", "node_finished": "step_completed", "node_failed": "step_failed",
+		"command_emitted tool": "tool_invoked", "command_committed tool": "tool_completed", "command_committed llm": "chat_completed",
+	})
+}
+
+func TestReactProfileNames(t *testing.T) {
+	t.Parallel()
+	requireNames(t, reactProfile(), map[string]string{
+		"plan_generated": "work_plan", "node_started": "step_start", "node_finished": "step_end", "node_failed": "step_end",
+		"command_emitted tool": "act", "command_committed tool": "observe", "command_committed llm": "thought", "run_completed": "complete",
+	})
+}
+
+// requireNames holds that a profile gives these names, and leaves all others as they are. A key is an event type, with the kind of
+// command where the name depends on it.
+func requireNames(t *testing.T, p Profile, want map[string]string) {
+	t.Helper()
+	met := map[string]bool{}
 	for _, e := range sampleEvents(t) {
-		name := string(runProfile().Show(e).Type)
-		if names, renamed := want[e.Type]; renamed {
-			require.Contains(t, names, name)
-			continue
+		var command struct{ Kind agent.CommandKind }
+		require.NoError(t, json.Unmarshal(e.Data, &command))
+		key := string(e.Type)
+		if e.Type == agent.CommandEmitted || e.Type == agent.CommandCommitted {
+			key += " " + string(command.Kind)
 		}
-		require.Equal(t, string(e.Type), name)
+		name, renamed := want[key]
+		met[key] = true
+		if !renamed {
+			name = string(e.Type)
+		}
+		require.Equal(t, name, string(p.Show(e).Type), key)
+	}
+	for key := range want {
+		require.True(t, met[key], "%s is not among the samples", key)
+	}
+}
+
+func TestReactStepsSayHowTheyEnded(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[agent.EventType]string{agent.NodeFinished: "finished", agent.NodeFailed: "failed", agent.NodeStarted: ""} {
+		shown := showReact(agent.Event{Sequence: 1, Type: kind, Data: json.RawMessage(`{"node_index": 3, "added_later": "SECRET"}`)})
+		var data struct {
+			Outcome string
+			Index   int `json:"node_index"`
+		}
+		require.NoError(t, json.Unmarshal(shown.Data, &data))
+		require.Equal(t, want, data.Outcome)
+		require.Equal(t, 3, data.Index)
+	}
+}
+
+// What readers of the react profile see is what those of the run profile see, under other names.
+func TestReactTellsWhatRunTells(t *testing.T) {
+	t.Parallel()
+	for _, e := range sampleEvents(t) {
+		run, react := showRun(e), showReact(e)
+		var want, got map[string]any
+		require.NoError(t, json.Unmarshal(run.Data, &want))
+		require.NoError(t, json.Unmarshal(react.Data, &got))
+		if react.Type == stepEnd {
+			delete(got, "outcome")
+		}
+		require.Equal(t, want, got)
+		react.Type, react.Data, run.Type, run.Data = "", nil, "", nil
+		require.Equal(t, run, react)
 	}
 }
 
@@ -181,10 +243,12 @@ func TestBrokenDataShowsNothing(t *testing.T) {
 	t.Parallel()
 	for _, raw := range []string{``, `null`, `[]`, `"x"`, `{"kind":7,"input":"SECRET"}`, `{`, `{"task_graph":{"nodes":"SECRET"}}`,
 		`{"output":"SECRET","json":"SECRET","value":1}`} {
-		for _, kind := range []agent.EventType{agent.PlanGenerated, agent.CommandEmitted, agent.Progress} {
-			shown := EncodeEvent(showRun(agent.Event{Sequence: 1, Type: kind, RunID: "r", CommandID: "c", Data: json.RawMessage(raw)}))
-			require.NotContains(t, string(shown), "SECRET", raw)
-			require.True(t, json.Valid(shown))
+		for _, kind := range []agent.EventType{agent.PlanGenerated, agent.CommandEmitted, agent.NodeFailed, agent.Progress} {
+			for _, show := range []func(agent.Event) agent.Event{showRun, showReact} {
+				shown := EncodeEvent(show(agent.Event{Sequence: 1, Type: kind, RunID: "r", CommandID: "c", Data: json.RawMessage(raw)}))
+				require.NotContains(t, string(shown), "SECRET", raw)
+				require.True(t, json.Valid(shown))
+			}
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"runledger/agent"
+	"runledger/api"
 	"runledger/policy"
 	"runledger/predicate"
 	"runledger/tool/builtin"
@@ -29,8 +30,17 @@ type config struct {
 	Agents     map[string]agentConfig `yaml:"agents"`
 	MCPServers map[string]mcp.Config  `yaml:"mcp_servers"`
 	Tools      builtin.Config         `yaml:"tools"`
+	API        apiConfig              `yaml:"api"`
 	// Auth is nil where everybody who reaches the API is its operator.
 	Auth *authConfig `yaml:"auth"`
+}
+
+// apiConfig is for those who call the API.
+type apiConfig struct {
+	// CORSOrigins are the origins whose pages may call the API from a browser.
+	CORSOrigins []string `yaml:"cors_origins"`
+	// MaxStreams bounds the streams of one owner at a time; 0 leaves it to the API.
+	MaxStreams int `yaml:"max_streams"`
 }
 
 type modelConfig struct {
@@ -192,6 +202,14 @@ func (c *config) check() error {
 				bad("tools.%s.approve: %w", spec.Name, err)
 			}
 		}
+	}
+	for i, origin := range c.API.CORSOrigins {
+		if err := api.CheckOrigin(origin); err != nil {
+			bad("api.cors_origins[%d]: %w", i, err)
+		}
+	}
+	if c.API.MaxStreams < 0 {
+		bad("api.max_streams: %d; want a number of streams", c.API.MaxStreams)
 	}
 	c.Auth.check(bad)
 	return errors.Join(errs...)

@@ -64,6 +64,12 @@ func TestConfigExampleOfTokens(t *testing.T) {
 	require.NoError(t, err)
 }
 
+func TestConfigExampleOfTheAPI(t *testing.T) {
+	cfg := uncommented(t, "# api:")
+	require.Equal(t, []string{"https://app.example.org", "http://localhost:5173"}, cfg.API.CORSOrigins)
+	require.Equal(t, 1000, cfg.API.MaxStreams)
+}
+
 func TestConfigExampleOfApprovals(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("..", "..", "runledger.example.yaml"))
 	require.NoError(t, err)
@@ -202,6 +208,8 @@ func TestBadConfig(t *testing.T) {
 		"policy key":                {"agents:\n  default:\n    policy: [{tool: x, decision: forbid}]\n", "line 3: unknown key tool"},
 		"unknown key":               {"models:\n  default: {provider: scripted}\nagent: {}\n", "line 3: unknown key agent"},
 		"unknown nested key":        {"agents:\n  default:\n    mod: plan\n", "line 3: unknown key mod"},
+		"any origin":                {"api: {cors_origins: [https://a.example, '*']}\n", `api.cors_origins[1]: origin "*": want scheme://host`},
+		"no number of streams":      {"api: {max_streams: -1}\n", "api.max_streams: -1"},
 		"wrong type":                {"agents:\n  default:\n    limits: {max_steps: many}\n", "line 3"},
 		"duration without":          {"agents: {default: {limits: {timeout: 10}}}", `duration "10"`},
 		"unknown provider":          {"models: {default: {provider: magic, model: m}}", "models.default.provider"},

@@ -13,7 +13,7 @@ type eventsCmd struct {
 	RunID   string `arg:"" name:"run" help:"The run."`
 	Follow  bool   `short:"f" help:"Go on until the run ends."`
 	After   int64  `help:"Begin after this number."`
-	Profile string `default:"ledger" help:"ledger (with tokens: for operators) or run."`
+	Profile string `default:"ledger" help:"ledger (with tokens: for operators), run or react."`
 }
 
 const (

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"time"
 
 	"runledger/api"
@@ -22,12 +21,8 @@ type listenFlags struct {
 	InsecureListen bool   `env:"RUNLEDGER_INSECURE_LISTEN" help:"Allow an address that is not loopback although there are no tokens: everybody who reaches it is an operator."`
 }
 
-const (
-	readHeaderTimeout = 10 * time.Second
-	idleTimeout       = 2 * time.Minute
-	// drainTimeout is what requests get to end when the API stops; streams end at once, with a hint to come back.
-	drainTimeout = 5 * time.Second
-)
+// drainTimeout is what requests get to end when the API stops; streams end at once, with a hint to come back.
+const drainTimeout = 5 * time.Second
 
 type apiCmd struct {
 	serverFlags
@@ -87,9 +82,7 @@ func (f listenFlags) serve(ctx context.Context, handler *api.API, keys *auth.Key
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", f.Listen, err)
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
-	server.RegisterOnShutdown(handler.Drain)
+	server := handler.NewServer()
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	ready("http://" + listener.Addr().String())

@@ -20,7 +20,7 @@ import (
 // newAPI makes the API. anyHost is for addresses that others than this machine reach, without tokens.
 func newAPI(cfg *config, store *ledger.Ledger, verifier api.Verifier, keys *auth.Keyring, log *slog.Logger, anyHost bool) (*api.API, error) {
 	return api.New(api.Config{Ledger: store, Agents: cfg.blueprints(), Models: cfg.modelRefs(), CheckArguments: tool.CheckPlans, EditArguments: tool.EditCall, Verifier: verifier, Tokens: keys, AnyHost: anyHost,
-		Logger: log})
+		CORSOrigins: cfg.API.CORSOrigins, MaxStreams: cfg.API.MaxStreams, Logger: log})
 }
 
 // newVerifier makes the verifier, with Temporal as a witness where there is an address. Temporal may be away, then and later.
