@@ -123,6 +123,9 @@ func (c *compiler) checkNode(i int, check CheckArguments) {
 	default:
 		c.fault(at+"/kind", "%q is not a node kind; want llm, tool or wait", n.Kind)
 	}
+	if n.Kind != ToolNode && n.Lane != "" || !n.Lane.Valid() {
+		c.fault(at+"/lane", "%q: want normal or fast, for a tool node", n.Lane)
+	}
 	if n.Kind != WaitNode && (n.Signal != "" || n.Duration != 0) {
 		c.fault(at, "only a wait node has a signal or a duration")
 	}
