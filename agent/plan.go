@@ -64,6 +64,8 @@ type Plan struct {
 	Nodes []Node `json:"nodes"`
 	// Constraints are what the planner wants the executor to hold to, in words.
 	Constraints []string `json:"constraints,omitempty"`
+	// Output is the node whose output is the run's, as it is. No other node depends on it. "" lets a model answer from what the plan gives.
+	Output string `json:"output,omitempty"`
 }
 
 // Node finds a node by id.

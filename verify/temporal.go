@@ -120,7 +120,7 @@ func (h *hearing) execution(ctx context.Context, id string) error {
 				handed = &agent.HandOver{EventID: e.EventId, Epoch: epoch, Began: began, Believed: *activity.believed, Told: *told.State}
 			}
 		case enumspb.EVENT_TYPE_MARKER_RECORDED:
-			h.segment(e, epoch)
+			h.local(e, epoch)
 		case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
 			var next agent.RunInput
 			if handed == nil || !read(e.GetWorkflowExecutionContinuedAsNewEventAttributes().GetInput(), &next) {
@@ -199,14 +199,20 @@ func (h *hearing) state(s agent.Statement, result *commonpb.Payloads) {
 	h.Statements = append(h.Statements, s)
 }
 
-// segment notes what a local activity told of its commands. Other markers have no part in the record.
-func (h *hearing) segment(e *historypb.HistoryEvent, epoch int) {
+// local notes what a local activity told, a segment of each of its commands. Other markers have no part in the record.
+func (h *hearing) local(e *historypb.HistoryEvent, epoch int) {
 	marker := e.GetMarkerRecordedEventAttributes()
 	if marker.GetMarkerName() != "LocalActivity" || marker.GetFailure() != nil {
 		return
 	}
+	var what struct{ ActivityType string }
+	result := marker.GetDetails()["result"]
+	if read(marker.GetDetails()["data"], &what) && what.ActivityType != string(agent.Segment) {
+		h.state(agent.Statement{Activity: what.ActivityType, EventID: e.EventId, Epoch: epoch}, result)
+		return
+	}
 	var told agent.SegmentReply
-	if !read(marker.GetDetails()["result"], &told) {
+	if !read(result, &told) {
 		h.Unread++
 		return
 	}

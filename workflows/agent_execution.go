@@ -210,11 +210,11 @@ func (e *execution) finish(ctx workflow.Context, failure *agent.Error) (agent.Ru
 		call.Status, call.Error = agent.FailedStatus, failure
 	}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	reply, err := do(ctx, agent.Finish, call, housekeeping("finish: "+string(call.Status)))
+	reply, err := e.writeEnd(ctx, call)
 	if err != nil && call.Status == agent.Completed && asAgentError(err).Code == agent.CodeInternal {
 		// The record holds no answer that could be given. That is a failure of the run, and must not leave it without an end.
 		call.Status, call.Error = agent.FailedStatus, asAgentError(err)
-		reply, err = do(ctx, agent.Finish, call, housekeeping("finish: "+string(call.Status)))
+		reply, err = e.writeEnd(ctx, call)
 	}
 	if err != nil {
 		return agent.RunOutput{}, err
@@ -233,6 +233,17 @@ func (e *execution) finish(ctx workflow.Context, failure *agent.Error) (agent.Ru
 	default:
 		return out, nil
 	}
+}
+
+// writeEnd writes the end of the run. One that went in the fast lane tries to do so without an activity.
+func (e *execution) writeEnd(ctx workflow.Context, call agent.FinishCall) (agent.FinishReply, error) {
+	summary := "finish: " + string(call.Status)
+	if e.segments > 0 {
+		if reply, err := doLocally(ctx, agent.Finish, call, heartbeatTimeout, summary); err == nil {
+			return reply, nil
+		}
+	}
+	return do(ctx, agent.Finish, call, housekeeping(summary))
 }
 
 // fact puts something that only the workflow knows on its way to the ledger, with the next activity.

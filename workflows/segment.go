@@ -142,10 +142,8 @@ func (e *execution) segment(ctx workflow.Context, steps []agent.SegmentStep, par
 	e.calling += len(steps)
 	// It ends by itself when the run is being stopped, and what it has done is worth waiting for.
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: time.Duration(longest) + commitGrace,
-		RetryPolicy: &temporal.RetryPolicy{MaximumAttempts: 1}, Summary: summary})
-	var reply agent.SegmentReply
-	if err := workflow.ExecuteLocalActivity(ctx, string(agent.Segment), in).Get(ctx, &reply); err != nil {
+	reply, err := doLocally(ctx, agent.Segment, in, time.Duration(longest)+commitGrace, summary)
+	if err != nil {
 		e.logger.Warn("a segment failed; its calls go on one by one", "run_id", e.in.RunID, "error", err)
 	}
 	e.segments++
@@ -165,6 +163,15 @@ func (e *execution) segment(ctx workflow.Context, steps []agent.SegmentStep, par
 			e.left[s.CommandID] = true
 		}
 	}
+}
+
+// doLocally executes a local activity once and waits for it.
+func doLocally[In, Out any](ctx workflow.Context, name agent.Activity[In, Out], in In, longest time.Duration, summary string) (Out, error) {
+	var out Out
+	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: longest,
+		RetryPolicy: &temporal.RetryPolicy{MaximumAttempts: 1}, Summary: summary})
+	err := workflow.ExecuteLocalActivity(ctx, string(name), in).Get(ctx, &out)
+	return out, err
 }
 
 func segmentSummary(steps []agent.SegmentStep) string {
