@@ -26,6 +26,8 @@ type Config struct {
 	Tools []tool.Tool
 	// TemporalDynamicConfig are settings of Temporal's server, "key=value"; none in a benchmark whose figures are told.
 	TemporalDynamicConfig []string
+	// NoWorker leaves the worker to the benchmark. Tools are those of its runs all the same.
+	NoWorker bool
 	// Progress hears, in lines for a person, what takes longer than a moment. Nil: nobody.
 	Progress io.Writer
 }
@@ -55,10 +57,7 @@ func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 			err = errors.Join(err, s.Stop())
 		}
 	}()
-	if s.dir, err = os.MkdirTemp("", "runledger-bench-"); err != nil {
-		return s, err
-	}
-	if err = os.Chmod(s.dir, 0o711); err != nil { //nolint:gosec // Postgres runs under another user where we are root
+	if s.dir, err = TempDir(); err != nil {
 		return s, err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -78,8 +77,17 @@ func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 	if s.tools, err = tool.NewSet(cfg.Tools...); err != nil {
 		return s, err
 	}
+	if cfg.NoWorker {
+		close(s.worked)
+		return s, nil
+	}
 	return s, s.work(ctx, worker.Config{Ledger: s.Ledger, Temporal: s.Temporal, Tools: s.tools, Log: log,
 		Models: func(string) model.Client { return cfg.Model }})
+}
+
+// Servers are the database's URL, Temporal's address and its namespace, for a worker in another process.
+func (s *Stack) Servers() string {
+	return s.DatabaseURL + " " + s.servers.TemporalAddress + " " + s.servers.TemporalNamespace
 }
 
 // work starts the worker and returns when it is at work.
@@ -141,16 +149,27 @@ type Run struct {
 	Plan *agent.Plan
 }
 
-// Do accepts a run, as the API would, and waits for its end. A run that does not complete is an error.
-func (s *Stack) Do(ctx context.Context, r Run) (agent.Run, error) {
-	a, err := s.acceptance(r)
+// Accept accepts a run, as the API would.
+func (s *Stack) Accept(ctx context.Context, r Run) (agent.Run, error) {
+	a, err := Acceptance(r, s.tools)
 	if err != nil {
 		return agent.Run{}, err
 	}
 	run, _, err := s.Ledger.Accept(ctx, a)
+	return run, err
+}
+
+// Do accepts a run and waits for its end. A run that does not complete is an error.
+func (s *Stack) Do(ctx context.Context, r Run) (agent.Run, error) {
+	run, err := s.Accept(ctx, r)
 	if err != nil {
 		return run, err
 	}
+	return s.Wait(ctx, run)
+}
+
+// Wait waits for a run's end. A run that does not complete is an error.
+func (s *Stack) Wait(ctx context.Context, run agent.Run) (_ agent.Run, err error) {
 	news, stop := s.Ledger.Subscribe(run.ConversationID)
 	defer stop()
 	for {
@@ -172,7 +191,8 @@ func (s *Stack) Do(ctx context.Context, r Run) (agent.Run, error) {
 	return run, nil
 }
 
-func (s *Stack) acceptance(r Run) (agent.Acceptance, error) {
+// Acceptance is what a ledger accepts a run with, whose agent has some tools.
+func Acceptance(r Run, tools *tool.Set) (agent.Acceptance, error) {
 	id := func() string { return uuid.Must(uuid.NewV7()).String() }
 	a := agent.Acceptance{Owner: "local", NewConversation: r.ConversationID == "", Run: agent.Run{RunID: id(), ConversationID: r.ConversationID, MessageID: id(),
 		RequestID: id(), Epoch: 1, Input: r.Input}}
@@ -182,7 +202,7 @@ func (s *Stack) acceptance(r Run) (agent.Acceptance, error) {
 	}
 	var err error
 	a.Run.Definition, err = agent.Blueprint{Name: "bench", Mode: r.Mode, Model: agent.ModelRef{Name: "default", Provider: "bench", Model: "bench"},
-		Tools: []string{"*"}, Limits: r.Limits, History: r.History}.Resolve(s.tools.Refs())
+		Tools: []string{"*"}, Limits: r.Limits, History: r.History}.Resolve(tools.Refs())
 	if err != nil {
 		return a, err
 	}

@@ -69,25 +69,34 @@ mcp_servers:
 	c.finished(t, run.RunID)
 }
 
-// everythingServer installs the MCP reference server from npm, once per user, and returns its program.
+// everythingServer installs the MCP reference server from npm and returns its program.
 func everythingServer(t testing.TB) string {
+	t.Helper()
+	dir := npmPackages(t, "mcp-everything-"+everythingVersion, "@modelcontextprotocol/server-everything@"+everythingVersion)
+	return filepath.Join(dir, "node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js")
+}
+
+// npmPackages installs packages from npm, once per user, and returns the folder whose node_modules has them. name says which they
+// are, versions included.
+func npmPackages(t testing.TB, name string, packages ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath("npm"); err != nil {
 		require.Empty(t, os.Getenv("CI"), "CI has to have npm")
-		t.Skip("npm is not installed, so there is no real MCP server to call")
+		t.Skip("npm is not installed, so that what this test needs of it cannot be had")
 	}
 	cache, err := os.UserCacheDir()
 	require.NoError(t, err)
-	dir := filepath.Join(cache, "runledger", "mcp-everything-"+everythingVersion)
-	program := filepath.Join(dir, "node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js")
-	if _, err := os.Stat(program); err == nil {
-		return program
+	dir := filepath.Join(cache, "runledger", name)
+	installed := filepath.Join(dir, "installed")
+	if _, err := os.Stat(installed); err == nil {
+		return dir
 	}
 	require.NoError(t, os.MkdirAll(dir, 0o755))
-	install := exec.Command("npm", "install", "--no-audit", "--no-fund", "--prefix", dir, "@modelcontextprotocol/server-everything@"+everythingVersion)
+	install := exec.Command("npm", append([]string{"install", "--no-audit", "--no-fund", "--prefix", dir}, packages...)...)
 	out, err := install.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	return program
+	require.NoError(t, os.WriteFile(installed, nil, 0o600)) // what an install that was cut short has left does not count
+	return dir
 }
 
 // TestBadInput sends what must be refused, and finds nothing in the tables.

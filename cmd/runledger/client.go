@@ -1,21 +1,17 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
-	"strconv"
 	"strings"
-	"time"
 
 	"runledger/agent"
+	"runledger/client"
 )
 
 // apiFlags say where the API is.
@@ -104,112 +100,7 @@ func (f apiFlags) startRun(ctx context.Context, body map[string]any) (agent.Run,
 	return run, nil
 }
 
-// frame is a Server-Sent Event as it came.
-type frame struct {
-	id    string
-	event agent.Event
-	raw   string
-}
-
-const reconnectEvery = time.Second
-
-// follow gives a run's events to each, in order and each once, from the number after on, until the stream ends for good. It
-// reconnects where the connection breaks.
-func (f apiFlags) follow(ctx context.Context, runID, profile string, after int64, each func(frame) error) error {
-	for {
-		last, err := f.stream(ctx, runID, profile, after, each)
-		after = max(after, last)
-		var p *problem
-		var local *callbackError
-		switch {
-		case err == nil:
-			return nil
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.As(err, &local):
-			return local.err
-		case errors.As(err, &p) && p.Status < http.StatusInternalServerError:
-			return err
-		}
-		select {
-		case <-time.After(reconnectEvery):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// callbackError keeps an error of the reader's own apart from those of the connection.
-type callbackError struct{ err error }
-
-func (e *callbackError) Error() string { return e.err.Error() }
-
-// stream reads one connection. A nil error means that the run has ended and nothing follows.
-func (f apiFlags) stream(ctx context.Context, runID, profile string, after int64, each func(frame) error) (last int64, err error) {
-	header := http.Header{"Accept": {"text/event-stream"}}
-	if after > 0 {
-		header.Set("Last-Event-ID", strconv.FormatInt(after, 10))
-	}
-	res, err := f.do(ctx, http.MethodGet, "/runs/"+url.PathEscape(runID)+"/events?profile="+url.QueryEscape(profile), header, nil)
-	if err != nil {
-		return after, err
-	}
-	defer func() { _ = res.Body.Close() }()
-	if res.StatusCode == http.StatusNoContent {
-		return after, nil
-	}
-	in := bufio.NewReader(res.Body)
-	ended := false
-	for {
-		fr, err := readFrame(in)
-		if err != nil {
-			if ended {
-				return after, nil
-			}
-			return after, fmt.Errorf("the stream broke: %w", err)
-		}
-		if fr.id != "" {
-			if after, err = strconv.ParseInt(fr.id, 10, 64); err != nil {
-				return after, fmt.Errorf("the stream has id %q: %w", fr.id, err)
-			}
-		}
-		if err := each(fr); err != nil {
-			return after, &callbackError{err}
-		}
-		if fr.event.RunID == runID {
-			ended = fr.event.Type.Terminal()
-		}
-	}
-}
-
-// readFrame reads up to the next frame with data. Comments and retry hints are passed over.
-func readFrame(in *bufio.Reader) (frame, error) {
-	var fr frame
-	var data []string
-	for {
-		line, err := in.ReadString('\n')
-		if err != nil {
-			return frame{}, err
-		}
-		line = strings.TrimRight(line, "\r\n")
-		if line == "" {
-			if len(data) == 0 {
-				fr = frame{}
-				continue
-			}
-			fr.raw = strings.Join(data, "\n")
-			if err := json.Unmarshal([]byte(fr.raw), &fr.event); err != nil {
-				return frame{}, fmt.Errorf("data of a frame: %w", err)
-			}
-			return fr, nil
-		}
-		field, value, _ := strings.Cut(line, ":")
-		value = strings.TrimPrefix(value, " ")
-		switch field {
-		case "id":
-			fr.id = value
-		case "data":
-			data = append(data, value)
-		}
-	}
+// reader reads logs of the same API.
+func (f apiFlags) reader() *client.Client {
+	return &client.Client{URL: f.URL, Token: os.Getenv(tokenVariable)}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +9,7 @@ import (
 	"os"
 
 	"runledger/agent"
+	"runledger/client"
 )
 
 type runCmd struct {
@@ -59,8 +59,13 @@ func (c *runCmd) Run(ctx context.Context) error {
 	}
 	out := &printer{out: os.Stdout, runID: run.RunID}
 	fmt.Fprintf(os.Stdout, "run %s\nconversation %s\n", run.RunID, run.ConversationID)
-	if err := c.follow(ctx, run.RunID, "run", 0, out.frame); err != nil {
-		return fmt.Errorf("follow run %s: %w", run.RunID, err)
+	for u, err := range c.reader().Follow(ctx, client.Run(run.RunID), client.Options{Profile: "run"}) {
+		if err == nil {
+			err = out.update(u)
+		}
+		if err != nil {
+			return fmt.Errorf("follow run %s: %w", run.RunID, err)
+		}
 	}
 	switch out.end {
 	case agent.RunFailed:
@@ -91,22 +96,28 @@ type printer struct {
 	out   io.Writer
 	runID string
 	end   agent.EventType
-	// streaming is the command whose text stands on the unfinished line, streamed what of it has been printed.
+	// streaming is the command whose text stands on the unfinished line.
 	streaming string
-	streamed  string
 	// answer is the last whole text that has been printed.
 	answer string
 }
 
-func (p *printer) frame(fr frame) error {
-	e := fr.event
+// update prints an event, and what a model says while it says it.
+func (p *printer) update(u client.Update) error {
+	if u.Output != nil {
+		p.output(*u.Output)
+	}
+	if u.Event == nil {
+		return nil
+	}
+	return p.event(u.Event.Event)
+}
+
+func (p *printer) event(e agent.Event) error {
 	var d struct {
 		Kind        string `json:"kind"`
 		Tool        string `json:"tool"`
 		Reason      string `json:"reason"`
-		Channel     string `json:"channel"`
-		Text        string `json:"text"`
-		Through     int    `json:"through"`
 		LatencyMS   int64  `json:"latency_ms"`
 		FinalOutput string `json:"final_output"`
 		Offline     bool   `json:"offline_model"`
@@ -129,9 +140,6 @@ func (p *printer) frame(fr frame) error {
 		return fmt.Errorf("event %d %s: %w", e.Sequence, e.Type, err)
 	}
 	switch e.Type {
-	case "chat_delta":
-		p.delta(e.CommandID, d.Channel, d.Text, d.Through > 0)
-		return nil
 	case "run_started":
 		note := ""
 		if d.Offline {
@@ -172,8 +180,6 @@ func (p *printer) frame(fr frame) error {
 		p.line(e, "? paused by %s", d.By)
 	case agent.RunUnpaused:
 		p.line(e, "  goes on")
-	case "chat_completed":
-		p.complete(e, d.Output)
 	case agent.NodeSkipped:
 		p.line(e, "- %s skipped: %s", e.NodeID, d.Reason)
 	case agent.RunCompleted:
@@ -199,45 +205,31 @@ func (p *printer) frame(fr frame) error {
 func (p *printer) line(e agent.Event, format string, args ...any) {
 	if p.streaming != "" {
 		fmt.Fprintln(p.out)
-		p.streaming, p.streamed = "", ""
+		p.streaming = ""
 	}
 	fmt.Fprintf(p.out, "%4d  %s\n", e.Sequence, fmt.Sprintf(format, args...))
 }
 
-// delta prints a piece of an answer. whole pieces replace what was printed before.
-func (p *printer) delta(commandID, channel, text string, whole bool) {
-	if channel != "text" {
+// output prints what is new of an answer. The committed text is the truth: where it is not what streamed, it is printed anew.
+func (p *printer) output(o client.Output) {
+	if o.State == client.Discarded || o.State == client.Committed && p.streaming != o.CommandID || o.State == client.Arriving && o.Channel != "text" {
 		return
 	}
-	if p.streaming != commandID {
+	if p.streaming != o.CommandID || o.Replaces {
 		if p.streaming != "" {
 			fmt.Fprintln(p.out)
 		}
-		fmt.Fprintf(p.out, "      %s: ", commandID)
-		p.streaming, p.streamed = commandID, ""
+		fmt.Fprintf(p.out, "      %s: ", o.CommandID)
+		p.streaming = o.CommandID
 	}
-	if whole {
-		if rest, ok := bytes.CutPrefix([]byte(text), []byte(p.streamed)); ok {
-			text = string(rest)
-		} else {
-			fmt.Fprintf(p.out, "\n      %s: ", commandID)
-			p.streamed = ""
-		}
+	text := o.Added
+	if o.Replaces {
+		text = o.Text
 	}
 	fmt.Fprint(p.out, text)
-	p.streamed += text
-}
-
-// complete prints what is missing of the text that streams. The committed text is the truth: where it is not what
-// streamed, it is printed anew.
-func (p *printer) complete(e agent.Event, output json.RawMessage) {
-	var v agent.Value
-	var text string
-	if p.streaming != e.CommandID || json.Unmarshal(output, &v) != nil || json.Unmarshal(v.JSON, &text) != nil {
-		return
+	if o.State == client.Committed {
+		p.answer = o.Text
 	}
-	p.delta(e.CommandID, "text", text, true)
-	p.answer = text
 }
 
 const shownBytes = 160

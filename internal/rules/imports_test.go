@@ -131,15 +131,19 @@ var table = []rule{
 		why:  "for users' tests: the real workflow and activities without servers; imported by no production code",
 	},
 	{
+		pkg: "client", may: []string{"agent"},
+		why: "a program of its users' side: it knows the API and the vocabulary, nothing of how either is served",
+	},
+	{
 		pkg: "cmd/runledger",
-		may: []string{"agent", "api", "auth", "devstack", "dispatch", "ledger", "model", "model/openai", "model/scripted", "policy", "predicate", "replay",
+		may: []string{"agent", "api", "auth", "client", "devstack", "dispatch", "ledger", "model", "model/openai", "model/scripted", "policy", "predicate", "replay",
 			"sse", "tool", "tool/builtin", "tool/mcp", "verify", "worker"},
 		uses: []string{"github.com/alecthomas/kong", "go.yaml.in/yaml/v3", temporal + "client", "go.temporal.io/api"},
 		why:  "puts the parts together; flags, environment and the configuration file are known here only",
 	},
 	{
-		pkg: "bench", may: []string{"agent", "devstack", "ledger", "model", "tool", "worker"},
-		uses: []string{temporal + "client", "go.temporal.io/api", "google.golang.org/protobuf", uuid},
+		pkg: "bench", may: []string{"agent", "api", "devstack", "ledger", "model", "tool", "worker"},
+		uses: []string{temporal + "client", "go.temporal.io/api", "google.golang.org/protobuf", pgx, uuid},
 		why:  "what the benchmarks have in common: real servers and a worker; imported by no production code",
 	},
 	{
@@ -157,6 +161,36 @@ var table = []rule{
 	{
 		pkg: "bench/replay", may: []string{"agent", "api", "bench", "model/scripted", "tool"}, uses: []string{pgx},
 		why: "measures how fast a long conversation is read, beside pgx itself",
+	},
+	{
+		pkg: "bench/steps", may: []string{"agent", "bench", "model", "tool"},
+		uses: []string{pgx, temporal + "activity", temporal + "client", temporal + "temporal", temporal + "worker", temporal + "workflow"},
+		why:  "measures steps beside bare activities, which it therefore has",
+	},
+	{
+		pkg: "bench/ledger", may: []string{"bench", "ledger"}, uses: []string{pgx, uuid},
+		why: "measures the commit gate beside plain inserts",
+	},
+	{
+		pkg: "bench/fanout", may: []string{"agent", "bench", "ledger"}, uses: []string{pgx},
+		why: "measures streams beside a bare handler",
+	},
+	{
+		pkg: "bench/latency", may: []string{"agent", "bench", "model"},
+		why: "measures how soon watchers see what happens",
+	},
+	{
+		pkg: "bench/sizes", may: []string{"agent", "bench", "model", "tool"},
+		uses: []string{pgx, temporal + "client", temporal + "worker", temporal + "workflow"},
+		why:  "weighs what a command leaves behind, beside a bare activity, which it therefore has",
+	},
+	{
+		pkg: "bench/start", may: []string{"agent", "bench", "ledger", "model", "model/scripted", "tool", "worker"},
+		why: "measures start and recovery, with the binary and with workers that it kills",
+	},
+	{
+		pkg: "bench/all", may: []string{"bench"},
+		why: "runs the others as processes and prints one table",
 	},
 	{
 		pkg: "internal/pgtest", may: []string{"devstack"}, uses: []string{pgx},
@@ -198,7 +232,7 @@ var reserved = []struct {
 	why      string
 }{
 	{"database/sql", []string{"ledger"}, "SQL has one home"},
-	{"os/exec", []string{"devstack", "tool/mcp", "internal/pgtest", "e2e/soak"}, "who starts processes must end them, whatever happens"},
+	{"os/exec", []string{"devstack", "tool/mcp", "internal/pgtest", "e2e/soak", "bench", "bench/ledger", "bench/start", "bench/all"}, "who starts processes must end them, whatever happens"},
 	{"testing", []string{"agenttest", "internal/pgtest", "model/modeltest"}, "test code in production brings its flags along"},
 	{"unsafe", nil, "nothing here is worth it"},
 	{"plugin", nil, "a plugin is built with the exact program or crashes"},
@@ -326,7 +360,7 @@ func TestImportTable(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{"agent", "policy"}, reach("workflows"))
 	for _, r := range table {
-		if !slices.Contains([]string{"ledger", "internal/pgtest", "e2e/soak"}, r.pkg) && !strings.HasPrefix(r.pkg, "bench/") { // a benchmark measures beside pgx
+		if !slices.Contains([]string{"ledger", "internal/pgtest", "e2e/soak"}, r.pkg) && !strings.HasPrefix(r.pkg, "bench") { // a benchmark measures beside pgx
 			require.NotContains(t, r.uses, pgx)
 		}
 	}
