@@ -19,7 +19,15 @@ import (
 // CallTool executes a tool once: with the arguments of a plan's node, with those that a model asked for, or with those that
 // somebody has approved in their place.
 func (a *Activities) CallTool(ctx context.Context, in agent.ToolCall) (agent.Reply, error) {
-	c, err := a.toolCommand(ctx, in, nil)
+	run, plan, err := a.ledger.WorkerRun(ctx, in.RunID)
+	if err != nil {
+		return agent.Reply{}, crossing(err)
+	}
+	return a.callTool(ctx, &run, plan, in)
+}
+
+func (a *Activities) callTool(ctx context.Context, run *agent.Run, plan *agent.Plan, in agent.ToolCall) (agent.Reply, error) {
+	c, err := a.toolCommand(ctx, run, plan, in, nil)
 	if err != nil {
 		return agent.Reply{}, crossing(err)
 	}
@@ -32,11 +40,7 @@ func (a *Activities) CallTool(ctx context.Context, in agent.ToolCall) (agent.Rep
 
 // toolCommand makes the command of a tool call. approved, when not nil, are the arguments that somebody has put in the place of
 // those that were asked for.
-func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall, approved json.RawMessage) (command, error) {
-	run, plan, err := a.ledger.WorkerRun(ctx, in.RunID)
-	if err != nil {
-		return command{}, err
-	}
+func (a *Activities) toolCommand(ctx context.Context, run *agent.Run, plan *agent.Plan, in agent.ToolCall, approved json.RawMessage) (_ command, err error) {
 	c := command{call: in.Call}
 	c.begin = agent.Begin{Kind: agent.ToolCommand, Tool: in.Tool, Effect: agent.External}
 	if ref, ok := run.Definition.Tool(in.Tool); ok {
@@ -60,7 +64,7 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall, approve
 		if !ok {
 			return command{}, agent.Failed(agent.CodeInternal, "run %s: its plan has no node %s", in.RunID, in.NodeID)
 		}
-		args, fault, err = a.resolve(ctx, &run, plan, node, node.Args)
+		args, fault, err = a.resolve(ctx, run, plan, node, node.Args)
 		if err != nil {
 			return command{}, err
 		}
@@ -79,13 +83,15 @@ func (a *Activities) toolCommand(ctx context.Context, in agent.ToolCall, approve
 		c.begin.Shown = recordable(a.public(ref, args))
 	}
 	c.begin.ArgumentsHash = agent.ArgumentsHash(c.begin.Input)
-	c.with = func(ctx context.Context, args json.RawMessage) (command, error) { return a.toolCommand(ctx, in, args) }
+	c.with = func(ctx context.Context, args json.RawMessage) (command, error) {
+		return a.toolCommand(ctx, run, plan, in, args)
+	}
 	c.asked.Agent, c.approvalTimeout = run.Definition.Agent, run.Definition.ApprovalTimeout
 	switch ref, known := run.Definition.Tool(in.Tool); {
 	case fault != nil: // a call that cannot be made needs nobody's leave
 		c.call.Refusal = nil
 	case in.Refusal == nil || in.Refusal.Decision == policy.Ask || known && ref.Effect != c.begin.Effect:
-		c.call.Refusal = a.decide(&run, c, args)
+		c.call.Refusal = a.decide(run, c, args)
 	}
 	toolCall := func(d dispatch, effects tool.Effects) tool.Call {
 		return tool.Call{Key: d.key, RunID: in.RunID, CommandID: in.CommandID, Attempt: d.no, Arguments: args, Progress: func(string) {}, Effects: effects}

@@ -77,6 +77,7 @@ func toolRequestsOf(d *agent.Definition, result json.RawMessage) ([]agent.ToolRe
 			if t.Timeout > 0 {
 				request.Timeout = t.Timeout
 			}
+			request.Fast = d.Fast("", t)
 		}
 		requests = append(requests, request)
 	}

@@ -20,12 +20,14 @@ const (
 	RecordEffect  Activity[EffectCall, EffectReply]   = "RecordEffect"
 	CallHTTP      Activity[HTTPCall, HTTPReply]       = "CallHTTP"
 	Await         Activity[WaitCall, Reply]           = "Await"
+	// Segment is a local activity.
+	Segment Activity[SegmentCall, SegmentReply] = "Segment"
 )
 
 // ActivityNames lists the names of all activities of a run.
 func ActivityNames() []string {
 	return []string{string(CallPlanner), string(CallModel), string(CallTool), string(Record), string(SettleCommand), string(Finish),
-		string(RecordEffect), string(CallHTTP), string(Await)}
+		string(RecordEffect), string(CallHTTP), string(Await), string(Segment)}
 }
 
 // WorkflowName is the name of the run workflow in Temporal.
@@ -248,6 +250,8 @@ type ToolRequest struct {
 	Timeout Duration    `json:"timeout,omitempty"`
 	// Digest is short for tool and arguments: calls with another digest differ.
 	Digest string `json:"digest,omitempty"`
+	// Fast: the call goes in the fast lane.
+	Fast bool `json:"fast,omitempty"`
 }
 
 // ModelReply is the reply of CallModel.

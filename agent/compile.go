@@ -33,7 +33,8 @@ type CheckArguments func(toolName string, args json.RawMessage) (faults []PlanFa
 
 // Compile checks a plan and returns it as the record keeps it: nodes in a topological order that follows the order they
 // were written in, dependencies complete with those that references imply, defaults filled in, and the final answer last:
-// the only sink when that is an llm node, else an appended llm node "answer" over all sinks.
+// the node that the plan names as its output, or the only sink when that is an llm node, else an appended llm node "answer" over all
+// sinks.
 //
 // The error is a *PlanError that names every fault.
 func Compile(p *Plan, check CheckArguments) (*Plan, error) {
@@ -54,6 +55,7 @@ func Compile(p *Plan, check CheckArguments) (*Plan, error) {
 	for i := range p.Nodes {
 		c.checkNode(i, check)
 	}
+	c.checkOutput()
 	order := c.order()
 	if len(c.faults) > 0 {
 		return nil, &PlanError{Faults: c.faults}
@@ -122,6 +124,9 @@ func (c *compiler) checkNode(i int, check CheckArguments) {
 		c.fault(at+"/kind", "%q cannot be part of a plan; want llm, tool or wait", n.Kind)
 	default:
 		c.fault(at+"/kind", "%q is not a node kind; want llm, tool or wait", n.Kind)
+	}
+	if n.Kind != ToolNode && n.Lane != "" || !n.Lane.Valid() {
+		c.fault(at+"/lane", "%q: want normal or fast, for a tool node", n.Lane)
 	}
 	if n.Kind != WaitNode && (n.Signal != "" || n.Duration != 0) {
 		c.fault(at, "only a wait node has a signal or a duration")
@@ -250,6 +255,23 @@ func (c *compiler) checkReferences(i int, value json.RawMessage, at string) {
 	})
 }
 
+// checkOutput holds the node that gives the run's output to be the last one.
+func (c *compiler) checkOutput() {
+	if c.plan.Output == "" {
+		return
+	}
+	at, ok := c.index[c.plan.Output]
+	if !ok {
+		c.fault("/output", "there is no node %q", c.plan.Output)
+		return
+	}
+	for i, deps := range c.deps {
+		if slices.Contains(deps, at) || slices.ContainsFunc(c.refs, func(r nodeReference) bool { return r.node == i && r.target == at }) {
+			c.fault("/output", "node %q depends on it; the output comes last", c.plan.Nodes[i].ID)
+		}
+	}
+}
+
 func (c *compiler) depend(node, on int) {
 	if !slices.Contains(c.deps[node], on) {
 		c.deps[node] = append(c.deps[node], on)
@@ -276,6 +298,9 @@ func (c *compiler) order() []int {
 	for len(order) < n {
 		next := -1
 		for i := range n {
+			if last := c.plan.Nodes[i].ID == c.plan.Output && len(order) < n-1; last {
+				continue
+			}
 			if !placed[i] && !slices.ContainsFunc(c.deps[i], func(d int) bool { return !placed[d] }) {
 				next = i
 				break
@@ -314,7 +339,7 @@ func (c *compiler) reaches(from, to int) bool {
 }
 
 func (c *compiler) compiled(order []int) *Plan {
-	out := &Plan{Nodes: make([]Node, 0, len(order)+1), Constraints: c.plan.Constraints}
+	out := &Plan{Nodes: make([]Node, 0, len(order)+1), Constraints: c.plan.Constraints, Output: c.plan.Output}
 	place := make([]int, len(order))
 	for at, i := range order {
 		place[i] = at
@@ -345,7 +370,7 @@ func (c *compiler) compiled(order []int) *Plan {
 			sinks = append(sinks, at)
 		}
 	}
-	if len(sinks) == 1 && out.Nodes[sinks[0]].Kind == LLMNode {
+	if out.Output != "" || len(sinks) == 1 && out.Nodes[sinks[0]].Kind == LLMNode {
 		return out // the only sink comes last in any topological order
 	}
 	out.Nodes = append(out.Nodes, answerNode(out.Nodes, sinks))

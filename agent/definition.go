@@ -21,6 +21,8 @@ type Blueprint struct {
 	// RequirePlan and ApprovalTimeout are those of the definition.
 	RequirePlan     bool
 	ApprovalTimeout Duration
+	// Lane is that of the definition.
+	Lane Lane
 }
 
 // Resolve makes the definition that becomes part of a run's record. The error names the pattern that matches no tool of
@@ -29,7 +31,7 @@ func (b Blueprint) Resolve(catalog []ToolRef) (Definition, error) {
 	d := Definition{
 		Agent: b.Name, Mode: b.Mode, Model: b.Model, Instructions: b.Instructions, Tools: []ToolRef{},
 		Limits: b.Limits.Or(DefaultLimits()), History: &History{MaxTokens: DefaultHistoryTokens}, Policy: b.Policy,
-		RequirePlan: b.RequirePlan, ApprovalTimeout: b.ApprovalTimeout,
+		RequirePlan: b.RequirePlan, ApprovalTimeout: b.ApprovalTimeout, Lane: b.Lane,
 	}
 	if b.History.MaxTokens > 0 {
 		d.History.MaxTokens = b.History.MaxTokens

@@ -55,6 +55,8 @@ type Node struct {
 	Timeout        Duration `json:"timeout,omitempty"`
 	Retry          *Retry   `json:"retry,omitempty"`
 	OnError        OnError  `json:"on_error,omitempty"`
+	// Lane of a tool node; "" is the tool's.
+	Lane Lane `json:"lane,omitempty"`
 }
 
 // Plan is a task graph: what a planner or a caller writes, and, once compiled, what the record keeps.
@@ -62,6 +64,8 @@ type Plan struct {
 	Nodes []Node `json:"nodes"`
 	// Constraints are what the planner wants the executor to hold to, in words.
 	Constraints []string `json:"constraints,omitempty"`
+	// Output is the node whose output is the run's, as it is. No other node depends on it. "" lets a model answer from what the plan gives.
+	Output string `json:"output,omitempty"`
 }
 
 // Node finds a node by id.
@@ -91,6 +95,8 @@ type ShapeNode struct {
 	OnError   OnError     `json:"on_error,omitempty"`
 	// Signal is of a wait node; its Timeout is the timer's or the longest wait, 0 for ever.
 	Signal string `json:"signal,omitempty"`
+	// Fast: the node's call goes in the fast lane.
+	Fast bool `json:"fast,omitempty"`
 }
 
 // Handled reports whether the plan goes on when the node fails.
@@ -142,6 +148,7 @@ func (p *Plan) Shape(d *Definition) *Shape {
 				if t.Timeout > 0 {
 					fallback = t.Timeout
 				}
+				sn.Fast = d.Fast(n.Lane, t)
 			}
 		}
 		if sn.Timeout == 0 && n.Kind != WaitNode {

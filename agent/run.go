@@ -220,6 +220,8 @@ type ToolRef struct {
 	// Approve is a predicate on the tool's calls: those that it holds for need an approval, unless a rule of the agent says
 	// otherwise. "" is none.
 	Approve string `json:"approve,omitempty"`
+	// Lane is that of the tool's calls where no node names one.
+	Lane Lane `json:"lane,omitempty"`
 }
 
 // Definition is an agent, resolved. It is part of the run's record: a later change of the configuration does not touch it.
@@ -238,6 +240,8 @@ type Definition struct {
 	RequirePlan bool `json:"require_plan,omitempty"`
 	// ApprovalTimeout is how long an approval is waited for where nothing else says; 0 is DefaultApprovalTimeout.
 	ApprovalTimeout Duration `json:"approval_timeout,omitempty"`
+	// Lane is that of calls which may be repeated, where neither node nor tool names one.
+	Lane Lane `json:"lane,omitempty"`
 }
 
 // Tool finds a tool of the definition by name.

@@ -26,13 +26,16 @@ type Spec struct {
 	// Approve is a predicate on calls, see package predicate: those that it holds for need somebody's approval, unless a rule of
 	// the agent says otherwise. "true" holds for all, "" for none.
 	Approve string `json:"approve,omitempty"`
+	// Lane is that of calls which take no longer than a moment: [agent.FastLane] lets them share a segment with others. "" is the
+	// agent's.
+	Lane agent.Lane `json:"lane,omitempty"`
 }
 
 // Ref is the spec as a run's record keeps it.
 func (s Spec) Ref() agent.ToolRef {
 	return agent.ToolRef{
 		Name: s.Name, Description: s.Description, InputSchema: s.InputSchema, Effect: s.Effect, Timeout: agent.Duration(s.Timeout),
-		Approve: s.Approve,
+		Approve: s.Approve, Lane: s.Lane,
 	}
 }
 
@@ -40,7 +43,7 @@ func (s Spec) Ref() agent.ToolRef {
 func SpecOf(ref agent.ToolRef) Spec {
 	return Spec{
 		Name: ref.Name, Description: ref.Description, InputSchema: ref.InputSchema, Effect: ref.Effect, Timeout: time.Duration(ref.Timeout),
-		Approve: ref.Approve,
+		Approve: ref.Approve, Lane: ref.Lane,
 	}
 }
 

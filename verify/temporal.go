@@ -119,6 +119,8 @@ func (h *hearing) execution(ctx context.Context, id string) error {
 			if activity.believed != nil && read(completed.GetResult(), &told) && told.State != nil {
 				handed = &agent.HandOver{EventID: e.EventId, Epoch: epoch, Began: began, Believed: *activity.believed, Told: *told.State}
 			}
+		case enumspb.EVENT_TYPE_MARKER_RECORDED:
+			h.local(e, epoch)
 		case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
 			var next agent.RunInput
 			if handed == nil || !read(e.GetWorkflowExecutionContinuedAsNewEventAttributes().GetInput(), &next) {
@@ -195,6 +197,32 @@ func (h *hearing) state(s agent.Statement, result *commonpb.Payloads) {
 	}
 	s.Outcome, s.Status, s.Sequence, s.Hash, s.Bytes, s.Witness = told.Outcome, told.Status, told.Sequence, told.Hash, told.Bytes, told.Witness
 	h.Statements = append(h.Statements, s)
+}
+
+// local notes what a local activity told, a segment of each of its commands. Other markers have no part in the record.
+func (h *hearing) local(e *historypb.HistoryEvent, epoch int) {
+	marker := e.GetMarkerRecordedEventAttributes()
+	if marker.GetMarkerName() != "LocalActivity" || marker.GetFailure() != nil {
+		return
+	}
+	var what struct{ ActivityType string }
+	result := marker.GetDetails()["result"]
+	if read(marker.GetDetails()["data"], &what) && what.ActivityType != string(agent.Segment) {
+		h.state(agent.Statement{Activity: what.ActivityType, EventID: e.EventId, Epoch: epoch}, result)
+		return
+	}
+	var told agent.SegmentReply
+	if !read(result, &told) {
+		h.Unread++
+		return
+	}
+	for _, c := range told.Commands {
+		if c.Outcome == "" {
+			continue
+		}
+		h.Statements = append(h.Statements, agent.Statement{Activity: string(agent.Segment), CommandID: c.CommandID, EventID: e.EventId, Epoch: epoch,
+			Outcome: c.Outcome, Sequence: c.Sequence, Hash: c.Hash, Bytes: int64(c.Bytes), Witness: c.Witness})
+	}
 }
 
 func read(payloads *commonpb.Payloads, into any) bool {

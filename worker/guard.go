@@ -83,7 +83,10 @@ func (r *refusing) ExecuteActivity(ctx workflow.Context, activityType string, ar
 	return r.Next.ExecuteActivity(ctx, activityType, args...)
 }
 
-func (r *refusing) ExecuteLocalActivity(ctx workflow.Context, activityType string, _ ...any) workflow.Future {
+func (r *refusing) ExecuteLocalActivity(ctx workflow.Context, activityType string, args ...any) workflow.Future {
+	if activityType == string(agent.Segment) || activityType == string(agent.Finish) {
+		return r.Next.ExecuteLocalActivity(ctx, activityType, args...)
+	}
 	return failed(ctx, r.refuse(ctx, "local activity "+activityType))
 }
 

@@ -38,7 +38,8 @@ func AgentExecution(ctx workflow.Context, in agent.RunInput) (agent.RunOutput, e
 
 func newExecution(in agent.RunInput, cancel workflow.CancelFunc) *execution {
 	e := &execution{in: in, plan: in.Plan, state: in.State, limits: in.Limits, heard: in.Heard, pausedBy: in.PausedBy, calls: slices.Clone(in.Calls), cancel: cancel,
-		resolved: map[string]agent.Intent{}, told: map[string]int{}, taken: map[string]int64{}, loops: map[string]*loop{}}
+		resolved: map[string]agent.Intent{}, told: map[string]int{}, taken: map[string]int64{}, loops: map[string]*loop{},
+		ahead: map[string]agent.Reply{}, left: map[string]bool{}}
 	if c := in.Carried; c != nil {
 		e.lastFact, e.schedule, e.spent, e.calls = c.LastFact, c.Schedule, time.Duration(c.Spent), c.Calls
 		if c.Taken != nil {
@@ -114,6 +115,13 @@ type execution struct {
 	calling int
 	due     []string
 	calls   []agent.RepeatedCall
+	// ahead are the replies of calls that a segment has executed and nobody has taken up, by command; left are the calls that go in the
+	// normal lane since a segment had nothing to say of them. segments counts them, packed is how many more nodes are in them than can be
+	// at work at once.
+	ahead    map[string]agent.Reply
+	left     map[string]bool
+	segments int
+	packed   int
 	// loops tell, by node, the turn or the try that it is in.
 	loops map[string]*loop
 	// moved: a command has got its outcome here, or a signal was taken.
@@ -202,11 +210,11 @@ func (e *execution) finish(ctx workflow.Context, failure *agent.Error) (agent.Ru
 		call.Status, call.Error = agent.FailedStatus, failure
 	}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	reply, err := do(ctx, agent.Finish, call, housekeeping("finish: "+string(call.Status)))
+	reply, err := e.writeEnd(ctx, call)
 	if err != nil && call.Status == agent.Completed && asAgentError(err).Code == agent.CodeInternal {
 		// The record holds no answer that could be given. That is a failure of the run, and must not leave it without an end.
 		call.Status, call.Error = agent.FailedStatus, asAgentError(err)
-		reply, err = do(ctx, agent.Finish, call, housekeeping("finish: "+string(call.Status)))
+		reply, err = e.writeEnd(ctx, call)
 	}
 	if err != nil {
 		return agent.RunOutput{}, err
@@ -225,6 +233,17 @@ func (e *execution) finish(ctx workflow.Context, failure *agent.Error) (agent.Ru
 	default:
 		return out, nil
 	}
+}
+
+// writeEnd writes the end of the run. One that went in the fast lane tries to do so without an activity.
+func (e *execution) writeEnd(ctx workflow.Context, call agent.FinishCall) (agent.FinishReply, error) {
+	summary := "finish: " + string(call.Status)
+	if e.segments > 0 {
+		if reply, err := doLocally(ctx, agent.Finish, call, heartbeatTimeout, summary); err == nil {
+			return reply, nil
+		}
+	}
+	return do(ctx, agent.Finish, call, housekeeping(summary))
 }
 
 // fact puts something that only the workflow knows on its way to the ledger, with the next activity.

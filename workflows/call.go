@@ -142,6 +142,11 @@ func (e *execution) tally(kind agent.CommandKind, reply agent.Reply) {
 // decided schedules a command until something is on record of it, or the run is stopped.
 func (e *execution) decided(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions, rests rests, execute execute) (agent.Reply, *agent.SettleReply) {
 	end := func(settled *agent.SettleReply) (agent.Reply, *agent.SettleReply) { return settled.Reply, settled }
+	if reply, told := e.ahead[call.CommandID]; told {
+		delete(e.ahead, call.CommandID)
+		e.began(call)
+		return end(&agent.SettleReply{Reply: reply})
+	}
 	for fences := 0; ; fences++ {
 		if !e.hold(ctx, rests) {
 			return end(unbegun(call, "the run was cancelled before it began"))

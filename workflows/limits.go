@@ -15,6 +15,10 @@ import (
 // that the command ends with. A nil result means that it may be scheduled; it counts as at work until leave is called. digest is short
 // for what a loop calls a tool with, "" for every other command.
 func (e *execution) admit(ctx workflow.Context, call agent.Call, asked policy.Command, digest string, rests rests) (refused *agent.SettleReply, leave func()) {
+	if _, told := e.ahead[call.CommandID]; told { // it was admitted with its segment, and counts since then
+		e.repeat(call, digest)
+		return nil, func() { e.calling-- }
+	}
 	if !e.walked(call) {
 		refused = e.exceed(call, e.limit(ctx, rests, func() (agent.LimitReachedData, bool) {
 			if d, over := e.budget(asked); over {
@@ -26,10 +30,7 @@ func (e *execution) admit(ctx workflow.Context, call agent.Call, asked policy.Co
 	if refused != nil || asked.Kind != agent.ToolCommand {
 		return refused, func() {}
 	}
-	if _, k, ok := agent.TurnTool(call.CommandID); ok && e.loops[call.NodeID] != nil {
-		e.loops[call.NodeID].counted = e.loops[call.NodeID].counted.With(k)
-	}
-	e.remember(digest) // without waiting, so that no other one is admitted before this one counts
+	e.repeat(call, digest) // without waiting, so that no other one is admitted before this one counts
 	if e.walked(call) && !atWorkBefore(e.in.State, call.CommandID) {
 		return nil, func() {} // it has its outcome, and was counted with that
 	}
@@ -98,6 +99,14 @@ func (e *execution) exceed(call agent.Call, failure *agent.Error) *agent.SettleR
 		e.cancel()
 	}
 	return unbegun(call, failure.Message)
+}
+
+// repeat counts a call for the loop guard.
+func (e *execution) repeat(call agent.Call, digest string) {
+	if _, k, ok := agent.TurnTool(call.CommandID); ok && e.loops[call.NodeID] != nil {
+		e.loops[call.NodeID].counted = e.loops[call.NodeID].counted.With(k)
+	}
+	e.remember(digest)
 }
 
 // remember counts a call of a loop.

@@ -57,6 +57,7 @@ func (e *execution) runTurn(ctx workflow.Context, i int, at *loop, tools []agent
 	n, turn := e.plan.Nodes[i], at.Turn
 	at.tools = tools
 	e.countDue(ctx)
+	e.shareTurn(ctx, i, at, tools)
 	slots := workflow.NewSemaphore(ctx, int64(e.limits.MaxParallel))
 	group := workflow.NewWaitGroup(ctx)
 	stopped := false

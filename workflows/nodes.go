@@ -18,12 +18,11 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 			if i < 0 {
 				break
 			}
-			e.busy++
-			e.working = e.working.With(i)
-			workflow.Go(WithNode(ctx, e.node(e.plan.Nodes[i].ID)), func(ctx workflow.Context) {
-				e.restOf(ctx, i)
-				e.news.Send(ctx, nodeNews{Index: i, What: nodeEnded})
-			})
+			if nodes, steps := e.gather(ctx, i); len(nodes) > 0 {
+				e.startSegment(ctx, nodes, steps)
+				continue
+			}
+			e.start(ctx, i)
 		}
 		e.show(ctx)
 		// A run that has failed does not wait for a person to say what became of a command.
@@ -42,6 +41,8 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 		case nodeEnded:
 			e.busy--
 			e.working = e.working.Without(n.Index)
+		case segmentEnded:
+			e.takeUp(ctx, n.Nodes)
 		case allAtRest:
 		}
 	}
@@ -59,6 +60,8 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 type nodeNews struct {
 	Index int
 	What  nodeChange
+	// Nodes are those of a segment.
+	Nodes []int
 }
 
 type nodeChange int
@@ -70,9 +73,21 @@ const (
 	nodeParked
 	// nodeResumed: it goes on.
 	nodeResumed
+	// segmentEnded: a segment of nodes has been executed.
+	segmentEnded
 	// allAtRest: it is not about a node; a new execution can continue this one.
 	allAtRest
 )
+
+// start executes a node beside the others.
+func (e *execution) start(ctx workflow.Context, i int) {
+	e.busy++
+	e.working = e.working.With(i)
+	workflow.Go(WithNode(ctx, e.node(e.plan.Nodes[i].ID)), func(ctx workflow.Context) {
+		e.restOf(ctx, i)
+		e.news.Send(ctx, nodeNews{Index: i, What: nodeEnded})
+	})
+}
 
 // restOf executes a node until it has come to rest. A node that has no end then was stopped: by a cancellation, whose signal
 // may come later than the record, which the gate asks, knows of it.

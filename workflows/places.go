@@ -8,12 +8,12 @@ const changePlaces = "places"
 
 // places counts those that are taken.
 func (e *execution) places() int {
-	return e.working.Count() - e.waiting.Count() + e.goingOn.Count()
+	return e.working.Count() - e.waiting.Count() + e.goingOn.Count() - e.packed
 }
 
 // mayBegin reports whether there is a place for another node. Those that were parked and go on come first.
 func (e *execution) mayBegin(ctx workflow.Context) bool {
-	if e.working.Count()-e.waiting.Count() >= e.limits.MaxParallel {
+	if e.working.Count()-e.waiting.Count()-e.packed >= e.limits.MaxParallel {
 		return false
 	}
 	return e.places()+e.queued < e.limits.MaxParallel || !keepsPlaces(ctx)

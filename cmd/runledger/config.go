@@ -64,6 +64,8 @@ type agentConfig struct {
 	Policy []agent.PolicyRule `yaml:"policy"`
 	// ApprovalTimeout is how long an approval is waited for where no rule says.
 	ApprovalTimeout agent.Duration `yaml:"approval_timeout"`
+	// Lane is that of calls which may be repeated, where neither node nor tool names one.
+	Lane agent.Lane `yaml:"lane"`
 }
 
 type limitsConfig struct {
@@ -169,6 +171,9 @@ func (c *config) check() error {
 		if a.RequirePlan && a.Mode == agent.ModeReact {
 			bad("agents.%s.require_plan: an agent of mode react works without a plan", name)
 		}
+		if !a.Lane.Valid() {
+			bad("agents.%s.lane: %q; want normal or fast", name, a.Lane)
+		}
 		if n := a.History.MaxTokens; n != 0 && n < agent.MinHistoryTokens {
 			bad("agents.%s.history.max_tokens: %d; want at least %d", name, n, agent.MinHistoryTokens)
 		}
@@ -185,6 +190,11 @@ func (c *config) check() error {
 		if err := server.Check(); err != nil {
 			bad("mcp_servers.%s: %w", name, err)
 		}
+		for _, tool := range slices.Sorted(maps.Keys(server.Lane)) {
+			if lane := server.Lane[tool]; !lane.Valid() {
+				bad("mcp_servers.%s.lane.%s: %q; want normal or fast", name, tool, lane)
+			}
+		}
 		for _, tool := range slices.Sorted(maps.Keys(server.Approve)) {
 			if err := predicate.Check(server.Approve[tool]); err != nil {
 				bad("mcp_servers.%s.approve.%s: %w", name, tool, err)
@@ -197,6 +207,9 @@ func (c *config) check() error {
 		bad("tools: %w", err)
 	}
 	for _, t := range tools {
+		if spec := t.Spec(); !spec.Lane.Valid() {
+			bad("tools.%s.lane: %q; want normal or fast", spec.Name, spec.Lane)
+		}
 		if spec := t.Spec(); spec.Approve != "" {
 			if err := predicate.Check(spec.Approve); err != nil {
 				bad("tools.%s.approve: %w", spec.Name, err)
@@ -241,7 +254,7 @@ func (c *config) blueprints() []agent.Blueprint {
 			Model:       agent.ModelRef{Name: a.Model, Provider: m.Provider, Model: m.Model},
 			Limits:      agent.Limits(a.Limits),
 			RequirePlan: a.RequirePlan,
-			History:     agent.History{MaxTokens: a.History.MaxTokens}, Policy: a.policy(), ApprovalTimeout: a.ApprovalTimeout})
+			History:     agent.History{MaxTokens: a.History.MaxTokens}, Policy: a.policy(), ApprovalTimeout: a.ApprovalTimeout, Lane: a.Lane})
 	}
 	return agents
 }

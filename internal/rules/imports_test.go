@@ -151,6 +151,10 @@ var table = []rule{
 		why: "measures what a long run leaves in Temporal",
 	},
 	{
+		pkg: "bench/lanes", may: []string{"agent", "bench", "model/scripted", "tool"},
+		why: "measures the fast lane beside the normal one",
+	},
+	{
 		pkg: "bench/long", may: []string{"agent", "bench", "model", "tool", "verify"},
 		why: "measures a run that outgrows one execution in Temporal",
 	},

@@ -7,6 +7,7 @@ package builtin
 import (
 	"time"
 
+	"runledger/agent"
 	"runledger/tool"
 )
 
@@ -25,17 +26,19 @@ type Config struct {
 type ToolConfig struct {
 	// Approve is the predicate on calls that need somebody's approval, as in [tool.Spec].
 	Approve string `yaml:"approve"`
+	// Lane is that of its calls, as in [tool.Spec].
+	Lane agent.Lane `yaml:"lane"`
 }
 
-// asking is a tool without optional powers that is told which of its calls need an approval.
+// asking is a tool without optional powers that is told which of its calls need an approval, and their lane.
 type asking struct {
 	tool.Tool
-	approve string
+	cfg ToolConfig
 }
 
 func (a asking) Spec() tool.Spec {
 	spec := a.Tool.Spec()
-	spec.Approve = a.approve
+	spec.Approve, spec.Lane = a.cfg.Approve, a.cfg.Lane
 	return spec
 }
 
@@ -46,8 +49,8 @@ func Tools(cfg Config) ([]tool.Tool, error) {
 		return nil, err
 	}
 	return []tool.Tool{
-		asking{Calculator(), cfg.Calculator.Approve},
-		asking{Clock(cfg.Now), cfg.Clock.Approve},
+		asking{Calculator(), cfg.Calculator},
+		asking{Clock(cfg.Now), cfg.Clock},
 		httpRequest,
 	}, nil
 }

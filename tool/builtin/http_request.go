@@ -54,6 +54,8 @@ type HTTPConfig struct {
 	MaxResponseBytes int64 `yaml:"max_response_bytes"`
 	// Approve is the predicate on calls that need somebody's approval, as in [tool.Spec].
 	Approve string `yaml:"approve"`
+	// Lane is that of its calls, as in [tool.Spec].
+	Lane agent.Lane `yaml:"lane"`
 	// Reconcile says how to find out what became of a call whose answer was lost. The first rule that is for the call counts;
 	// without any the tool cannot reconcile.
 	Reconcile []HTTPReconcile `yaml:"reconcile"`
@@ -126,6 +128,7 @@ func HTTPRequest(cfg HTTPConfig) (tool.Tool, error) {
 		Effect:      agent.External,
 		Timeout:     maxHTTPTimeout,
 		Approve:     cfg.Approve,
+		Lane:        cfg.Lane,
 	}, h.call)
 	if err != nil || len(cfg.Reconcile) == 0 {
 		return h, err

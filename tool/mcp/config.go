@@ -38,6 +38,8 @@ type Config struct {
 	Effects map[string]agent.EffectClass `yaml:"effects"`
 	// Approve gives predicates on calls that need somebody's approval, as in [tool.Spec], by the server's own name of a tool.
 	Approve map[string]string `yaml:"approve"`
+	// Lane gives the lane of calls, as in [tool.Spec], by the server's own name of a tool.
+	Lane map[string]agent.Lane `yaml:"lane"`
 	// Reconcile says, by the server's own name of a tool, how to find out what became of a call of it whose answer was lost. A
 	// tool that is not named cannot reconcile.
 	Reconcile map[string]Reconcile `yaml:"reconcile"`

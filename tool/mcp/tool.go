@@ -62,6 +62,11 @@ func (s *Server) list(ctx context.Context, current *session) ([]tool.Tool, error
 			return nil, fmt.Errorf("approve: the server has no tool %q", name)
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(s.cfg.Lane)) {
+		if own[name] == nil {
+			return nil, fmt.Errorf("lane: the server has no tool %q", name)
+		}
+	}
 	return tools, s.reconcilers(tools, own)
 }
 
@@ -82,7 +87,7 @@ func (s *Server) remote(t *sdk.Tool) (*remoteTool, error) {
 	}
 	spec := tool.Spec{
 		Name: s.cfg.Name + "/" + publicName(t.Name), Description: describe(s.cfg.Name, t), InputSchema: schema, Effect: effect(s.cfg.Effects, t),
-		Approve: s.cfg.Approve[t.Name],
+		Approve: s.cfg.Approve[t.Name], Lane: s.cfg.Lane[t.Name],
 	}
 	if !tool.ValidName(spec.Name) {
 		return nil, errors.New("the name is empty")
