@@ -25,6 +25,8 @@ const (
 	ConflictKeyReused = "idempotency-key-reused"
 	// ConflictMessageID: the message id is taken.
 	ConflictMessageID = "message-id-taken"
+	// ConflictForked: a fork needs what is to be deleted.
+	ConflictForked = "conversation-forked"
 	// ConflictRunEnded: the run has ended already.
 	ConflictRunEnded = "run-ended"
 	// ConflictRunOpen: the conversation has a run at work.

@@ -284,6 +284,8 @@ type Run struct {
 	Granted *Limits `json:"granted_limits,omitempty"`
 	// Pause is set while the run is paused.
 	Pause *Pause `json:"pause,omitempty"`
+	// Removed says what of the run's record is no longer kept, nil while all of it is.
+	Removed *Removed `json:"removed,omitempty"`
 	// StartSequence is the number of run_started: what the conversation held before it is the history of this run.
 	StartSequence int64 `json:"start_sequence"`
 	// Steered is, in the answer to a message that was said to a run at work, the number of that message, else 0.

@@ -16,7 +16,10 @@ type RunRecord struct {
 	// Last and Chain are the counter and the hash chain of the run's conversation.
 	Last  int64
 	Chain string
-	// Log is every event of the conversation in order, with the chain recomputed from the events.
+	// RemovedThrough is the number up to which the conversation's events are no longer kept, and Anchor the chain there.
+	RemovedThrough int64
+	Anchor         string
+	// Log is every event of the conversation that is kept, in order, with the chain recomputed from the events.
 	Log []Link
 	// Events are the run's own, in order.
 	Events      []Event
@@ -162,6 +165,9 @@ type Verification struct {
 	RunID string `json:"run_id"`
 	// OK: nothing contradicts. Whether Temporal was asked, and had something to say, stands under Temporal.
 	OK bool `json:"ok"`
+	// Removed says what of the record is no longer kept, so that it was not compared. Without its events nothing of the run is: only
+	// the conversation's numbers and chain are.
+	Removed *Removed `json:"removed,omitempty"`
 	// Differences are in the order of their numbers, the first ones only when HasMore.
 	Differences []Difference `json:"differences"`
 	HasMore     bool         `json:"has_more"`
@@ -195,16 +201,23 @@ func VerifyRun(r *RunRecord, t Testimony) Verification {
 		v.rows[r.Commands[i].CommandID] = &r.Commands[i]
 	}
 	v.checkNumbers()
-	v.checkOrder()
-	v.checkFold()
-	v.checkRun()
-	v.checkCommands()
-	v.checkApprovals()
-	v.checkCheckpoints()
-	v.checkMessages()
-	v.checkInputs()
-	v.checkSteered()
-	v.checkFork()
+	if v.without().events {
+		t = Testimony{Absent: t.Absent, Detail: "not compared: the run's events are no longer kept"}
+		t.Absent = cmp.Or(t.Absent, WitnessGone)
+	} else {
+		v.checkOrder()
+		v.checkFold()
+		v.checkRun()
+		v.checkCommands()
+		v.checkApprovals()
+		v.checkCheckpoints()
+		v.checkMessages()
+		if !v.without().payloads {
+			v.checkInputs()
+		}
+		v.checkSteered()
+		v.checkFork()
+	}
 	told := v.checkTestimony(t)
 	results := 0
 	for _, c := range r.Commands {
@@ -219,7 +232,7 @@ func VerifyRun(r *RunRecord, t Testimony) Verification {
 		}
 		return cmp.Or(cmp.Compare(a.Sequence, b.Sequence), cmp.Compare(a.From, b.From))
 	})
-	out := Verification{RunID: r.Run.RunID, OK: len(v.found) == 0, Differences: v.found, Temporal: told,
+	out := Verification{RunID: r.Run.RunID, OK: len(v.found) == 0, Removed: r.Run.Removed, Differences: v.found, Temporal: told,
 		Checked: Checked{Events: len(r.Events), Commands: len(r.Commands), Checkpoints: len(r.Checkpoints), Results: results, Activities: told.Activities}}
 	if out.Differences == nil {
 		out.Differences = []Difference{}
@@ -249,6 +262,14 @@ type verifier struct {
 }
 
 func (v *verifier) differ(d Difference) { v.found = append(v.found, d) }
+
+// lacking says what of the record is no longer kept.
+type lacking struct{ events, payloads bool }
+
+func (v *verifier) without() lacking {
+	r := v.Run.Removed
+	return lacking{events: r != nil && r.EventsAt != nil, payloads: r != nil && r.PayloadsAt != nil}
+}
 
 // differAt is a difference at an event.
 func (v *verifier) differAt(check Check, e *Event, expected, found string) {
@@ -282,9 +303,10 @@ func (v *verifier) link(sequence int64) (Link, bool) {
 	return v.Log[i], true
 }
 
-// checkNumbers: nothing takes events out of a log, so it begins at 1 and goes on by one up to the counter.
+// checkNumbers: nothing takes events out of a log but from its beginning, so it begins behind what was removed and goes on by one up to
+// the counter.
 func (v *verifier) checkNumbers() {
-	next := int64(1)
+	next := v.RemovedThrough + 1
 	for _, l := range v.Log {
 		if l.Sequence != next {
 			v.differ(Difference{Check: CheckNumbers, Sequence: next, Expected: fmt.Sprintf("event %d", next),

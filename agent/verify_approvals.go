@@ -154,7 +154,7 @@ func (v *verifier) checkApprovals() {
 		if want != have {
 			v.differAt(CheckApproval, at, want, have)
 		}
-		if a.StoredHash != a.EditedHash {
+		if a.StoredHash != a.EditedHash && !v.without().payloads {
 			v.differAt(CheckApproval, at, "stored arguments with the hash "+quote(a.EditedHash), quote(a.StoredHash))
 		}
 	}
@@ -166,7 +166,7 @@ func (v *verifier) checkApprovals() {
 	for i := range v.Commands {
 		c := &v.Commands[i]
 		asked := v.command(c.CommandID).asked
-		if asked != nil && asked.state() == ApprovalApproved && c.DispatchNo > 0 && c.ArgumentsHash != asked.hash {
+		if asked != nil && asked.state() == ApprovalApproved && c.DispatchNo > 0 && c.ArgumentsHash != asked.hash && !v.without().payloads {
 			v.differ(Difference{Check: CheckApproval, Sequence: asked.resolved.Sequence, NodeID: c.NodeID, CommandID: c.CommandID,
 				Expected: "a row that was called with arguments " + asked.hash, Found: c.ArgumentsHash})
 		}

@@ -216,6 +216,8 @@ type LogCursor struct {
 type LogNews struct {
 	Events []Event
 	Output []OutputChunk
+	// Gone: the conversation was deleted, or events behind the cursor are no longer kept. There is nothing else then.
+	Gone bool
 }
 
 // RunFilter selects runs; empty fields select all.

@@ -182,6 +182,7 @@ func (a *API) endpoints() []route {
 
 		{"GET", root + "/conversations", auth.Viewer, brief, a.getConversations},
 		{"GET", conversation, auth.Viewer, brief, a.getConversation},
+		{"DELETE", conversation, auth.User, lasting, a.deleteConversation},
 		{"GET", conversation + "/events", auth.Viewer, lasting, a.getConversationEvents},
 		{"GET", conversation + "/execution-status", auth.Viewer, brief, a.getExecutionStatus},
 		{"GET", conversation + "/messages", auth.Viewer, brief, a.getMessages},
@@ -226,7 +227,7 @@ func (a *API) methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 	if path == "" {
 		path = r.URL.Path
 	}
-	for _, method := range []string{http.MethodGet, http.MethodPost} {
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
 		if a.router.Match(chi.NewRouteContext(), method, path) {
 			w.Header().Add("Allow", method)
 		}

@@ -48,7 +48,7 @@ func (a *API) postConversationResume(w http.ResponseWriter, r *http.Request) err
 	if err != nil {
 		return err
 	}
-	if !checkpoint && (run.Status.Terminal() || run.Status == agent.Stuck) { // of one at work, that it is at work is what matters
+	if !checkpoint && run.Removed == nil && (run.Status.Terminal() || run.Status == agent.Stuck) { // of one at work, that it is at work is what matters
 		return newProblem(http.StatusNotFound, "not-found", "run %s, the newest of the conversation, has no checkpoint", runID)
 	}
 	return a.resume(w, r, run, body)

@@ -132,6 +132,9 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, scope agent.LogScop
 	if err != nil {
 		return err
 	}
+	if scope.RunID != "" && !extent.Open && extent.LastInScope == 0 {
+		return &agent.GoneError{RunID: scope.RunID, Oldest: extent.Oldest} // every run that has ended had events
+	}
 	if (scope.RunID != "" || ask.untilIdle) && sse.Over(extent, after) {
 		w.WriteHeader(http.StatusNoContent) // an EventSource that connects again after the end is told to stop
 		return nil

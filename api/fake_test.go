@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -445,6 +446,28 @@ func (l *fakeLedger) Conversation(_ context.Context, owner, id string) (agent.Co
 	return c.Conversation, nil
 }
 
+func (l *fakeLedger) DeleteConversation(_ context.Context, owner, id string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c, ok := l.conversations[id]
+	ahead := l.ahead(id)
+	switch {
+	case !ok || !owns(owner, c.owner):
+		return &agent.NotFoundError{What: "conversation", ID: id}
+	case len(ahead) > 0:
+		return &agent.ConflictError{Reason: agent.ConflictRunOpen, RunID: ahead[0].RunID, Detail: "not finished"}
+	}
+	delete(l.conversations, id)
+	for runID, r := range l.runs {
+		if r.ConversationID == id {
+			delete(l.runs, runID)
+		}
+	}
+	l.order = slices.DeleteFunc(l.order, func(runID string) bool { return l.runs[runID] == nil })
+	l.wake(id)
+	return nil
+}
+
 func (l *fakeLedger) Conversations(_ context.Context, owner, before string, limit int) ([]agent.Conversation, bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -510,6 +533,9 @@ func (l *fakeLedger) scoped(scope agent.LogScope) []agent.Event {
 func (l *fakeLedger) Events(ctx context.Context, scope agent.LogScope, after int64, limit int) ([]agent.Event, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.conversations[scope.ConversationID] == nil {
+		return nil, &agent.NotFoundError{What: "conversation", ID: scope.ConversationID}
+	}
 	var page []agent.Event
 	for _, e := range l.scoped(scope) {
 		if e.Sequence > after && len(page) < limit {
@@ -523,6 +549,9 @@ func (l *fakeLedger) Extent(ctx context.Context, scope agent.LogScope) (agent.Ex
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.conversations[scope.ConversationID]
+	if c == nil {
+		return agent.Extent{}, &agent.NotFoundError{What: "conversation", ID: scope.ConversationID}
+	}
 	x := agent.Extent{Oldest: c.oldest, Last: c.LastSequence, Open: l.open(scope.ConversationID)}
 	if scope.RunID != "" {
 		x.Open = !l.runs[scope.RunID].Status.Terminal()
@@ -551,7 +580,13 @@ func (l *fakeLedger) News(ctx context.Context, from []agent.LogCursor, limit int
 			news[i].Output = l.output(c)
 		}
 		var err error
-		if news[i].Events, err = l.Events(ctx, agent.LogScope{ConversationID: c.ConversationID}, c.After, limit); err != nil {
+		var missing *agent.NotFoundError
+		news[i].Events, err = l.Events(ctx, agent.LogScope{ConversationID: c.ConversationID}, c.After, limit)
+		if errors.As(err, &missing) {
+			news[i] = agent.LogNews{Gone: true}
+			continue
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

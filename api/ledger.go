@@ -10,7 +10,7 @@ import (
 // Ledger is what the API needs of the record. It is the sum of what its handlers need one by one.
 //
 // Methods answer *agent.NotFoundError for what does not exist and for what is another owner's, and *agent.ConflictError
-// for what contradicts the record. Those without an owner are asked only for what an owner's lookup has found before.
+// for what contradicts the record, and *agent.GoneError where a record is asked for that is no longer kept. Those without an owner are asked only for what an owner's lookup has found before.
 type Ledger interface {
 	Acceptor
 	Resolver
@@ -20,6 +20,7 @@ type Ledger interface {
 	RunReader
 	CommandReader
 	ConversationReader
+	Remover
 	Catalog
 	sse.Log
 	// Subscribe gives a channel that is sent to after a conversation has news, at most once until somebody looks. A wake-up may be
@@ -104,6 +105,12 @@ type ConversationReader interface {
 	// Messages lists messages that came with an event after the given number. hasMore is exact.
 	Messages(ctx context.Context, conversationID string, after int64, limit int) (messages []agent.Message, hasMore bool, err error)
 	ExecutionStatus(ctx context.Context, conversationID string) (agent.ExecutionStatus, error)
+}
+
+// Remover removes what nobody wants to have kept.
+type Remover interface {
+	// DeleteConversation removes a conversation in which no run is open, with everything of it.
+	DeleteConversation(ctx context.Context, owner, id string) error
 }
 
 // Catalog tells what can be worked with.

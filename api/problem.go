@@ -25,7 +25,7 @@ type problem struct {
 	Pointer   *string `json:"pointer,omitempty"`
 	Parameter string  `json:"parameter,omitempty"`
 	Errors    []fault `json:"errors,omitempty"`
-	// RunID is the run that stands in the way of the request.
+	// RunID is the run that stands in the way of the request, or whose record is gone.
 	RunID string `json:"run_id,omitempty"`
 	// OldestSequence is where a client may begin whose position is no longer kept.
 	OldestSequence int64 `json:"oldest_sequence,omitempty"`
@@ -80,6 +80,7 @@ func problemOf(err error) *problem {
 		missing  *agent.NotFoundError
 		conflict *agent.ConflictError
 		position *sse.PositionError
+		gone     *agent.GoneError
 	)
 	switch {
 	case errors.As(err, &known):
@@ -95,6 +96,10 @@ func problemOf(err error) *problem {
 			p.OldestSequence = position.Oldest
 		}
 		p.Parameter = position.Name
+		return p
+	case errors.As(err, &gone):
+		p := newProblem(http.StatusGone, "record-gone", "%s", gone.Error())
+		p.OldestSequence, p.RunID = gone.Oldest, gone.RunID
 		return p
 	}
 	return nil

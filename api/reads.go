@@ -175,6 +175,9 @@ func (a *API) runObject(ctx context.Context, run agent.Run) (runObject, error) {
 			return runObject{}, fmt.Errorf("read what run %s waits for: %w", run.RunID, err)
 		}
 	}
+	if withoutEvents(run) {
+		return view.object, nil
+	}
 	scope := agent.LogScope{ConversationID: run.ConversationID, RunID: run.RunID}
 	for after := run.StartSequence - 1; ; {
 		events, err := a.cfg.Ledger.Events(ctx, scope, after, eventsPage)
@@ -243,6 +246,9 @@ func (a *API) getCommand(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if withoutPayloads(run) { // another run's result may have the same bytes
+		command.Input, command.Result = nil, nil
+	}
 	return writeJSON(w, http.StatusOK, command)
 }
 
@@ -250,6 +256,9 @@ func (a *API) getCheckpoints(w http.ResponseWriter, r *http.Request) error {
 	run, err := a.run(r)
 	if err != nil {
 		return err
+	}
+	if withoutEvents(run) {
+		return &agent.GoneError{RunID: run.RunID}
 	}
 	checkpoints, err := a.cfg.Ledger.Checkpoints(r.Context(), run.RunID)
 	if err != nil {

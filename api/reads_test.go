@@ -482,12 +482,12 @@ func TestNotThere(t *testing.T) {
 		"/api/agent/run/stream":              {"DELETE", "POST"},
 		"/api/v1/agent/runs":                 {"POST", "GET"},
 		"/api/v1/agent/runs/x/commands/a%2F": {"PUT", "GET"},
-		"/api/v1/agent/conversations/x":      {"DELETE", "GET"},
+		"/api/v1/agent/conversations/x":      {"PUT", "GET, DELETE"},
 		"/healthz":                           {"PROPFIND", "GET"},
 	} {
 		w := b.do(tc.method, path, "")
 		requireProblem(t, w, 405, "method-not-allowed", "")
-		require.Equal(t, tc.allow, w.Header().Get("Allow"), path)
+		require.Equal(t, tc.allow, strings.Join(w.Header().Values("Allow"), ", "), path)
 	}
 	require.Equal(t, http.StatusForbidden, b.do("GET", "/api/v1/agent/runs", "", "Host: evil.example").Code, "reads too")
 }

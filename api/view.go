@@ -35,9 +35,11 @@ type runHead struct {
 	FinalOutput   *string            `json:"final_output"`
 	Error         *agent.Error       `json:"error"`
 	StartSequence int64              `json:"start_sequence"`
-	CreatedAt     time.Time          `json:"created_at"`
-	StartedAt     *time.Time         `json:"started_at"`
-	FinishedAt    *time.Time         `json:"finished_at"`
+	// Removed says what of the run's record is no longer kept.
+	Removed    *agent.Removed `json:"removed,omitempty"`
+	CreatedAt  time.Time      `json:"created_at"`
+	StartedAt  *time.Time     `json:"started_at"`
+	FinishedAt *time.Time     `json:"finished_at"`
 }
 
 // attachmentObject names an attachment without its content.
@@ -130,7 +132,7 @@ func headOf(r agent.Run) runHead {
 	h := runHead{
 		RunID: r.RunID, ConversationID: r.ConversationID, RootRunID: r.RootRunID, ParentRunID: r.ParentRunID, ForkedFrom: r.ForkedFrom,
 		RequestID: r.RequestID, SessionID: r.SessionID, MessageID: r.MessageID, Status: r.Status, Agent: r.Definition.Agent,
-		Mode: r.Definition.Mode, Model: r.Definition.Model, Epoch: r.Epoch, Limits: r.Limits(), Pause: r.Pause, Input: r.Input,
+		Mode: r.Definition.Mode, Model: r.Definition.Model, Epoch: r.Epoch, Limits: r.Limits(), Pause: r.Pause, Removed: r.Removed, Input: r.Input,
 		Metadata: r.Metadata, FinalOutput: r.FinalOutput, Error: r.Error, StartSequence: r.StartSequence,
 		CreatedAt: r.CreatedAt.UTC(), StartedAt: utc(r.StartedAt), FinishedAt: utc(r.FinishedAt),
 	}
@@ -164,7 +166,7 @@ func newRunView(run agent.Run, plan *agent.Plan) *runView {
 		ms := run.FinishedAt.Sub(run.CreatedAt).Milliseconds()
 		v.object.Metrics.LatencyMS = &ms
 	}
-	if plan != nil {
+	if plan != nil && !withoutEvents(run) { // what became of its nodes is not known then
 		for _, n := range plan.Nodes {
 			v.steps[n.ID] = len(v.object.Steps)
 			v.object.Steps = append(v.object.Steps, stepObject{NodeID: n.ID, Kind: n.Kind, Tool: n.Tool, Status: "pending"})
@@ -172,6 +174,12 @@ func newRunView(run agent.Run, plan *agent.Plan) *runView {
 	}
 	return v
 }
+
+// withoutEvents tells whether a run's events are no longer kept.
+func withoutEvents(run agent.Run) bool { return run.Removed != nil && run.Removed.EventsAt != nil }
+
+// withoutPayloads tells whether what its commands were called with and gave is no longer kept.
+func withoutPayloads(run agent.Run) bool { return run.Removed != nil && run.Removed.PayloadsAt != nil }
 
 // add takes in the next event. Child runs have steps and calls of their own and are left out.
 func (v *runView) add(e agent.Event) {

@@ -181,7 +181,8 @@ func (l *Ledger) Checkpoints(ctx context.Context, runID string) ([]agent.Checkpo
 	return checkpoints, nil
 }
 
-// ReplayContext reads a run's events together with the results that stand beside them, and folds them.
+// ReplayContext reads a run's events together with the results that stand beside them, and folds them. Error: *agent.GoneError when they
+// are no longer kept.
 func (l *Ledger) ReplayContext(ctx context.Context, runID string) (*agent.ReplayContext, error) {
 	rows, err := l.pool.Query(ctx, `SELECT e.sequence_number, e.event_type, e.conversation_id, e.run_id, e.root_run_id, e.message_id, e.node_id,
 			e.command_id, e.attempt, e.created_at, e.event_data, e.epoch,
@@ -201,6 +202,9 @@ func (l *Ledger) ReplayContext(ctx context.Context, runID string) (*agent.Replay
 	})
 	if err != nil {
 		return nil, fmt.Errorf("replay context of run %s: %w", runID, err)
+	}
+	if err := stillKept(ctx, l.pool, runID); err != nil { // asked after what was read
+		return nil, err
 	}
 	rc, err := agent.BuildFromEvents(records)
 	if err != nil {

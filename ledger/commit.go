@@ -142,7 +142,9 @@ func (t *txn) commit(c agent.Commit, said *agent.CommandResolvedData) error {
 	}
 	inline := []byte(c.Result)
 	if len(inline) > maxInlineResult {
-		t.writes.Queue(`INSERT INTO payloads (hash, bytes) VALUES ($1, $2) ON CONFLICT DO NOTHING`, hash, inline)
+		// One that is there is touched, so that whoever is about to remove it leaves it, see removeUnreferred.
+		t.writes.Queue(`INSERT INTO payloads (hash, bytes, created_at) VALUES ($1, $2, clock_timestamp())
+			ON CONFLICT (hash) DO UPDATE SET created_at = excluded.created_at`, hash, inline)
 		inline = nil
 	}
 	usage, err := jsonbSafe(c.Event.Usage)

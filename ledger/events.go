@@ -9,7 +9,8 @@ import (
 	"runledger/agent"
 )
 
-// Events reads a scope's events after a number, in the order of their numbers, at most limit.
+// Events reads a scope's events after a number, in the order of their numbers, at most limit. Errors: *agent.GoneError when some of them
+// are no longer kept, *agent.NotFoundError when the conversation is not there any more.
 func (l *Ledger) Events(ctx context.Context, scope agent.LogScope, after int64, limit int) ([]agent.Event, error) {
 	where, id := "conversation_id = $1", scope.ConversationID
 	if scope.RunID != "" {
@@ -26,17 +27,38 @@ func (l *Ledger) Events(ctx context.Context, scope agent.LogScope, after int64, 
 	if err != nil {
 		return nil, fmt.Errorf("read events: %w", err)
 	}
-	return events, nil
+	if len(events) > 0 && events[0].Sequence == after+1 {
+		return events, nil
+	}
+	return events, l.checkKept(ctx, scope, after)
+}
+
+// checkKept finds out whether numbers that are not in a scope's log have been there. It is asked after the log was read: what is deleted
+// was marked before.
+func (l *Ledger) checkKept(ctx context.Context, scope agent.LogScope, after int64) error {
+	removed, first := int64(0), after+1
+	var err error
+	if scope.RunID == "" {
+		err = l.pool.QueryRow(ctx, `SELECT removed_through FROM conversations WHERE id = $1`, scope.ConversationID).Scan(&removed)
+	} else { // all of a run's events are kept, or none
+		err = l.pool.QueryRow(ctx, `SELECT c.removed_through, r.start_sequence FROM agent_executions r JOIN conversations c ON c.id = r.conversation_id
+			WHERE r.run_id = $1`, scope.RunID).Scan(&removed, &first)
+	}
+	switch {
+	case err != nil:
+		return notFound(err, "conversation", scope.ConversationID)
+	case first <= removed:
+		return &agent.GoneError{RunID: scope.RunID, Oldest: removed + 1}
+	}
+	return nil
 }
 
 // Extent tells how far a scope's log goes and whether more can follow, as of one moment.
 func (l *Ledger) Extent(ctx context.Context, scope agent.LogScope) (agent.Extent, error) {
-	const all = `SELECT coalesce((SELECT sequence_number FROM agent_execution_events WHERE conversation_id = c.id ORDER BY sequence_number LIMIT 1), 0),
-			c.last_sequence, c.last_sequence,
+	const all = `SELECT CASE WHEN c.last_sequence > 0 THEN c.removed_through + 1 ELSE 0 END, c.last_sequence, c.last_sequence,
 			EXISTS (SELECT 1 FROM agent_executions r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)
 		FROM conversations c WHERE c.id = $1`
-	const one = `SELECT coalesce((SELECT sequence_number FROM agent_execution_events WHERE conversation_id = c.id ORDER BY sequence_number LIMIT 1), 0),
-			c.last_sequence,
+	const one = `SELECT CASE WHEN c.last_sequence > 0 THEN c.removed_through + 1 ELSE 0 END, c.last_sequence,
 			coalesce((SELECT max(sequence_number) FROM agent_execution_events WHERE run_id = r.run_id OR root_run_id = r.run_id), 0),
 			r.finished_at IS NULL
 		FROM conversations c JOIN agent_executions r ON r.conversation_id = c.id WHERE c.id = $1 AND r.run_id = $2`

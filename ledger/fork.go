@@ -24,7 +24,7 @@ func (l *Ledger) PlanFork(ctx context.Context, f agent.Fork) (*agent.ForkPlan, e
 // first events, the source's record as far as it is reused, what was said in the source's conversation before, and the intent to
 // start. The source is only read. A request that was accepted before under the same key gives that run again and created false.
 //
-// Errors: *agent.NotFoundError when the run is not the owner's; *agent.ForkError when the record does not have what is named;
+// Errors: *agent.NotFoundError when the run is not the owner's; *agent.GoneError when its record is no longer kept; *agent.ForkError when the record does not have what is named;
 // *agent.ConflictError when the key came with another request, or the run waits for its turn and has no record yet.
 func (l *Ledger) Fork(ctx context.Context, f agent.Fork) (run agent.Run, created bool, err error) {
 	f.Key = textSafe(f.Key)
@@ -108,6 +108,9 @@ func readForkSource(ctx context.Context, tx pgx.Tx, f *agent.Fork, src *agent.Fo
 	if src.Run, err = pgx.CollectExactlyOneRow(rows, scanRun); err != nil {
 		return notFound(err, "run", f.Source)
 	}
+	if err := stillKept(ctx, tx, f.Source); err != nil {
+		return err
+	}
 	if f.CheckpointID != "" {
 		err := tx.QueryRow(ctx, `SELECT sequence_number FROM execution_checkpoints WHERE id = $1 AND run_id = $2`, f.CheckpointID, f.Source).Scan(&f.Sequence)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -187,6 +190,13 @@ type reusedCommands struct {
 func (w *forkWriter) write(ctx context.Context, owner string, a agent.Acceptance) error {
 	r := &a.Run
 	w.run = runHead{runID: r.RunID, conversationID: r.ConversationID, rootRunID: r.RootRunID, messageID: r.MessageID, epoch: r.Epoch}
+	// From here on nothing of the source is removed before the fork has it.
+	if _, err := w.tx.Exec(ctx, `SELECT FROM agent_executions WHERE run_id = $1 FOR SHARE`, w.src.Run.RunID); err != nil {
+		return err
+	}
+	if err := stillKept(ctx, w.tx, w.src.Run.RunID); err != nil {
+		return err
+	}
 	_, err := w.tx.Exec(ctx, `INSERT INTO conversations (id, owner, title) VALUES ($1, $2, $3)`, r.ConversationID, owner, textSafe(agent.Preview(r.Input, 80)))
 	if err != nil {
 		return err
@@ -196,8 +206,10 @@ func (w *forkWriter) write(ctx context.Context, owner string, a agent.Acceptance
 		return err
 	}
 	// What was said before stays before: its numbers end at 0, where those of the new conversation's events begin after.
-	w.writes.Queue(`INSERT INTO messages (id, conversation_id, run_id, role, content, tool_calls, tool_results, tool_call_id, tool_name, command_id, sequence_number, created_at)
-		SELECT id, $1, run_id, role, content, tool_calls, tool_results, tool_call_id, tool_name, command_id, sequence_number - $3 + 1, created_at
+	w.writes.Queue(`INSERT INTO messages (id, conversation_id, run_id, role, content, tool_calls, tool_results, tool_call_id, tool_name, command_id, sequence_number, created_at,
+			steers, heard)
+		SELECT id, $1, run_id, role, content, tool_calls, tool_results, tool_call_id, tool_name, command_id, sequence_number - $3 + 1, created_at,
+			steers, CASE heard WHEN 0 THEN 0 ELSE heard - $3 + 1 END
 		FROM messages WHERE conversation_id = $2 AND sequence_number < $3`, r.ConversationID, w.src.Run.ConversationID, w.src.Run.StartSequence)
 	if err := w.accept(a, nil); err != nil {
 		return err

@@ -24,6 +24,9 @@ const newEvents = `SELECT d.at - 1, e.* FROM unnest($1::uuid[], $2::bigint[]) WI
 		WHERE conversation_id = d.id AND sequence_number > d.after ORDER BY sequence_number LIMIT $3) e
 	ORDER BY d.at, e.sequence_number`
 
+const newlyGone = `SELECT d.at - 1 FROM unnest($1::uuid[], $2::bigint[]) WITH ORDINALITY AS d (id, after, at)
+	LEFT JOIN conversations c ON c.id = d.id WHERE c.id IS NULL OR c.removed_through > d.after`
+
 // News reads what is new in several conversations in one round trip, with the output before the events: each statement sees
 // what was committed when it began.
 func (l *Ledger) News(ctx context.Context, from []agent.LogCursor, limit int) ([]agent.LogNews, error) {
@@ -70,6 +73,15 @@ func (l *Ledger) News(ctx context.Context, from []agent.LogCursor, limit int) ([
 			news[at].Events = append(news[at].Events, e)
 		}
 		return rows.Err()
+	})
+	// After the events: what is deleted was marked before.
+	batch.Queue(newlyGone, all, after).Query(func(rows pgx.Rows) error {
+		var at int
+		_, err := pgx.ForEachRow(rows, []any{&at}, func() error {
+			news[at] = agent.LogNews{Gone: true}
+			return nil
+		})
+		return err
 	})
 	if err := l.pool.SendBatch(ctx, &batch).Close(); err != nil {
 		return nil, fmt.Errorf("read the news of %d conversations: %w", len(from), err)

@@ -17,7 +17,7 @@ const runStatus = `CASE WHEN r.pause_intent IS NOT NULL AND r.status IN ('queued
 
 const runColumns = `r.run_id, r.conversation_id, r.root_run_id, r.parent_run_id, r.message_id, r.request_id, r.session_id, r.epoch, ` + runStatus + `,
 	r.input, r.attachments, r.metadata, r.definition, r.start_sequence, r.final_output, r.error, r.created_at, r.started_at, r.finished_at,
-	r.forked_from_run, r.forked_from_sequence, r.limits,
+	r.forked_from_run, r.forked_from_sequence, r.limits, r.events_removed_at, r.payloads_removed_at,
 	(SELECT json_build_object('by', p.payload -> 'by', 'reason', p.payload -> 'reason', 'since', p.created_at) FROM intents p WHERE p.id = r.pause_intent)`
 
 func scanRun(row pgx.CollectableRow) (agent.Run, error) {
@@ -28,15 +28,19 @@ func scanRun(row pgx.CollectableRow) (agent.Run, error) {
 		failure                 []byte
 		forkedFrom              *string
 		forkedAt                *int64
+		removed                 agent.Removed
 	)
 	err := row.Scan(&r.RunID, &r.ConversationID, &r.RootRunID, &parent, &r.MessageID, &r.RequestID, &r.SessionID, &r.Epoch, &r.Status,
 		&r.Input, &attachments, &r.Metadata, &definition, &r.StartSequence, &r.FinalOutput, &failure, &r.CreatedAt, &r.StartedAt, &r.FinishedAt, &forkedFrom, &forkedAt,
-		&r.Granted, &r.Pause)
+		&r.Granted, &removed.EventsAt, &removed.PayloadsAt, &r.Pause)
 	if err != nil {
 		return r, err
 	}
 	if forkedFrom != nil && forkedAt != nil {
 		r.ForkedFrom = &agent.ForkedFrom{RunID: *forkedFrom, Sequence: *forkedAt}
+	}
+	if removed != (agent.Removed{}) {
+		r.Removed = &removed
 	}
 	if parent != nil {
 		r.ParentRunID = *parent

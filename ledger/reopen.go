@@ -12,7 +12,8 @@ import (
 // one transaction run_reopened, the events of commands that were decided after the run's end, the failed commands that are
 // tried again, and the intent to start. From then on executions of earlier epochs can write nothing.
 //
-// Errors: *agent.NotFoundError, and *agent.ConflictError when the run is at work or has completed.
+// Errors: *agent.NotFoundError, *agent.ConflictError when the run is at work or has completed, and *agent.GoneError when its record is no
+// longer kept.
 func (l *Ledger) Resume(ctx context.Context, r agent.Resume) (agent.Resumed, error) {
 	owner, err := l.ownerOf(ctx, r.Owner, r.RunID)
 	if err != nil {
@@ -24,6 +25,9 @@ func (l *Ledger) Resume(ctx context.Context, r agent.Resume) (agent.Resumed, err
 			return err
 		}
 		if err := t.hasBegun(ctx); err != nil {
+			return err
+		}
+		if err := stillKept(ctx, t.tx, r.RunID); err != nil {
 			return err
 		}
 		resumed.Step, err = t.reopen(ctx, r)

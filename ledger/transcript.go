@@ -27,17 +27,20 @@ func (l *Ledger) History(ctx context.Context, conversationID string, before int6
 
 // heardHere is up to which message a turn was shown what was said to its run. In a conversation that was begun by a fork the messages
 // from before it have other numbers than in their own.
-const heardHere = `CASE WHEN c.heard > 0 AND m.conversation_id <> r.conversation_id THEN coalesce((
+const heardHere = `coalesce(m.heard, CASE WHEN c.heard > 0 AND m.conversation_id <> r.conversation_id THEN coalesce((
 		SELECT h.sequence_number FROM messages o JOIN messages h ON h.conversation_id = m.conversation_id AND h.id = o.id
 		WHERE o.conversation_id = r.conversation_id AND o.run_id = m.run_id AND o.sequence_number = c.heard AND o.role = 'user'), 0)
-	ELSE coalesce(c.heard, 0) END`
+	ELSE coalesce(c.heard, 0) END)`
+
+// steersHere tells whether a message was said to a run at work. Of messages whose run was deleted both are kept in their rows.
+const steersHere = `coalesce(m.steers, m.role = 'user' AND m.id <> r.message_id)`
 
 // Transcript lists all messages that a conversation held before a number, newest first, at most limit. It is the same at every
 // reading. Of a content that is longer than maxBytes only the beginning is read, that many characters; Bytes is its whole size.
 func (l *Ledger) Transcript(ctx context.Context, conversationID string, before int64, limit, maxBytes int) ([]agent.Message, error) {
 	rows, err := l.pool.Query(ctx, `SELECT m.id, m.run_id, m.role, left(m.content, $4), octet_length(m.content), m.tool_calls, m.tool_call_id, m.tool_name,
-			m.command_id, m.sequence_number, m.created_at, m.role = 'user' AND m.id <> r.message_id, `+heardHere+`
-		FROM messages m JOIN agent_executions r USING (run_id)
+			m.command_id, m.sequence_number, m.created_at, `+steersHere+`, `+heardHere+`
+		FROM messages m LEFT JOIN agent_executions r USING (run_id)
 			LEFT JOIN commands c ON m.role = 'assistant' AND c.run_id = m.run_id AND c.command_id = m.command_id
 		WHERE m.conversation_id = $1 AND m.sequence_number < $2 ORDER BY m.sequence_number DESC LIMIT $3`,
 		conversationID, before, limit, maxBytes)

@@ -11,7 +11,7 @@ import (
 )
 
 // RunRecord reads all that the ledger holds of a run, whoever owns it, as of one moment, for agent.VerifyRun. The chain is
-// recomputed from the events of the whole conversation, and results are hashed anew. Error: *agent.NotFoundError.
+// recomputed from the events of the conversation, on from the oldest that is kept, and results are hashed anew. Error: *agent.NotFoundError.
 func (l *Ledger) RunRecord(ctx context.Context, runID string) (*agent.RunRecord, error) {
 	if err := checkID("run", runID); err != nil {
 		return nil, err
@@ -33,25 +33,26 @@ func readRecord(ctx context.Context, tx pgx.Tx, runID string, r *agent.RunRecord
 	if r.Run, err = pgx.CollectExactlyOneRow(rows, scanRun); err != nil {
 		return err
 	}
-	var plan, chain []byte
-	err = tx.QueryRow(ctx, `SELECT r.plan, c.last_sequence, c.chain, EXISTS (SELECT FROM enqueued q WHERE q.run_id = r.run_id)
-		FROM agent_executions r JOIN conversations c ON c.id = r.conversation_id WHERE r.run_id = $1`, runID).Scan(&plan, &r.Last, &chain, &r.Enqueued)
+	var plan, chain, anchor []byte
+	err = tx.QueryRow(ctx, `SELECT r.plan, c.last_sequence, c.chain, c.removed_through, c.removed_chain, EXISTS (SELECT FROM enqueued q WHERE q.run_id = r.run_id)
+		FROM agent_executions r JOIN conversations c ON c.id = r.conversation_id WHERE r.run_id = $1`, runID).Scan(&plan, &r.Last, &chain, &r.RemovedThrough, &anchor, &r.Enqueued)
 	if err != nil {
 		return err
 	}
-	r.Chain = hex.EncodeToString(chain)
+	r.Chain, r.Anchor = hex.EncodeToString(chain), hex.EncodeToString(anchor)
 	if plan != nil {
 		if r.Plan, err = jsonbSafe(plan); err != nil { // as plan_generated has it
 			return err
 		}
 	}
 	if r.Log, err = collect(ctx, tx, scanLink, `SELECT sequence_number,
-			event_chain(decode(repeat('00', 32), 'hex'), event_digest(e)) OVER (ORDER BY sequence_number)
-		FROM agent_execution_events e WHERE conversation_id = $1 ORDER BY sequence_number`, r.Run.ConversationID); err != nil {
+			event_chain($2, event_digest(e)) OVER (ORDER BY sequence_number)
+		FROM agent_execution_events e WHERE conversation_id = $1 AND sequence_number > $3 ORDER BY sequence_number`,
+		r.Run.ConversationID, anchor, r.RemovedThrough); err != nil {
 		return fmt.Errorf("chain: %w", err)
 	}
 	if r.Events, err = collect(ctx, tx, scanEvent, `SELECT `+eventColumns+` FROM agent_execution_events
-		WHERE run_id = $1 AND conversation_id = $2 ORDER BY sequence_number`, runID, r.Run.ConversationID); err != nil {
+		WHERE run_id = $1 AND conversation_id = $2 AND sequence_number > $3 ORDER BY sequence_number`, runID, r.Run.ConversationID, r.RemovedThrough); err != nil {
 		return fmt.Errorf("events: %w", err)
 	}
 	if r.Commands, err = collect(ctx, tx, scanCommandRecord, `SELECT c.command_id, c.node_id, c.kind, c.tool, c.effect_class, c.input_hash, c.state, c.dispatch_no, c.sequence_number,

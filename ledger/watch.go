@@ -51,7 +51,7 @@ func (l *Ledger) Recoverable(ctx context.Context, after string, limit int) ([]Qu
 			coalesce((SELECT max(sequence_number) FROM agent_execution_events WHERE run_id = r.run_id), 0),
 			EXISTS (SELECT FROM intents i WHERE i.run_id = r.run_id AND i.epoch = r.epoch AND i.kind = 'start' AND i.delivered_at IS NOT NULL)
 		FROM agent_executions r WHERE ($1::uuid IS NULL OR r.run_id > $1)
-			AND (r.finished_at IS NULL OR r.status = 'failed' AND r.error ->> 'code' = $3)
+			AND (r.finished_at IS NULL OR r.status = 'failed' AND r.error ->> 'code' = $3 AND r.events_removed_at IS NULL AND r.payloads_removed_at IS NULL)
 		ORDER BY r.run_id LIMIT $2`, nullText(after), limit, agent.CodeExecutionLost)
 	if err != nil {
 		return nil, fmt.Errorf("list runs to recover: %w", err)

@@ -158,10 +158,15 @@ func (f *feed) cursor() (c agent.LogCursor, ok bool) {
 	return c, f.started
 }
 
-// publish takes in what was read.
-func (f *feed) publish(news agent.LogNews) {
+// publish takes in what was read. It reports true when there is no log to follow any more.
+func (f *feed) publish(news agent.LogNews) (over bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if news.Gone {
+		f.err = errGone
+		f.announce()
+		return true
+	}
 	f.failing = time.Time{}
 	before := len(f.entries)
 	for _, e := range news.Events {
@@ -179,7 +184,7 @@ func (f *feed) publish(news agent.LogNews) {
 		f.entries = f.output.take(f.entries, news.Output)
 	}
 	if len(f.entries) == before {
-		return
+		return false
 	}
 	for i := before; i < len(f.entries); i++ {
 		f.size += len(f.entries[i].frame)
@@ -187,6 +192,7 @@ func (f *feed) publish(news agent.LogNews) {
 	f.trim()
 	clear(f.extents)
 	f.announce()
+	return false
 }
 
 // trim lets the oldest frames go when they are too many. The newest stays, whatever its size.

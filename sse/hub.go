@@ -173,7 +173,12 @@ func (h *hub) readFeeds(ctx context.Context, feeds []*feed) error {
 			h.drop(f) // who comes later gets a feed that tries anew
 			h.mu.Unlock()
 		case err == nil:
-			f.publish(news[i])
+			if f.publish(news[i]) {
+				h.mu.Lock()
+				h.drop(f)
+				h.mu.Unlock()
+				continue
+			}
 			if len(news[i].Events) >= h.cfg.PageSize {
 				h.wake(f)
 			}

@@ -13,7 +13,8 @@ type Log interface {
 	// reader reads first and polls now and then. It never comes from inside Watch or cancel, and may come once more after cancel.
 	Watch(news func(conversationID string)) (cancel func())
 	// Events gives the events of the scope with numbers above after, in the order of their numbers, at most limit of
-	// them. Fewer than limit means that there were no more.
+	// them. Fewer than limit means that there were no more. *agent.GoneError says that some of them are no longer kept,
+	// *agent.NotFoundError that the conversation is not there any more: a stream then ends.
 	Events(ctx context.Context, scope agent.LogScope, after int64, limit int) ([]agent.Event, error)
 	// Extent says how far the scope's log goes. Extent.Open turns false in the transaction that writes the last event.
 	Extent(ctx context.Context, scope agent.LogScope) (agent.Extent, error)

@@ -53,8 +53,8 @@ func (st *stream) run(ctx context.Context) error {
 		var more <-chan struct{}
 		var again <-chan time.Time
 		switch {
-		case ctx.Err() != nil:
-			return nil // whatever failed, failed of that
+		case ctx.Err() != nil, isGone(err):
+			return nil // whatever failed, failed of that; who comes back to a log that is gone is told so
 		case errors.Is(err, ErrClient), errors.Is(err, errUnreadable):
 			return err
 		case err != nil:
@@ -205,6 +205,15 @@ func (st *stream) readAhead(ctx context.Context, after int64) {
 
 // errUnreadable ends streams when the ledger could not be read for too long.
 var errUnreadable = errors.New("the ledger could not be read")
+
+// errGone ends streams whose conversation was deleted, or whose next event is no longer kept.
+var errGone = errors.New("the log is no longer kept")
+
+func isGone(err error) bool {
+	var missing *agent.NotFoundError
+	var removed *agent.GoneError
+	return errors.Is(err, errGone) || errors.As(err, &missing) || errors.As(err, &removed)
+}
 
 // bear takes a failure to read the ledger: the stream stays and tries again at the next poll, until patience ends.
 func (st *stream) bear(ctx context.Context, err error) error {
