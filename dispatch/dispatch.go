@@ -61,6 +61,8 @@ type Dispatcher struct {
 	Log       *slog.Logger
 	// Watcher, if set, makes its rounds while this dispatcher leads.
 	Watcher *Watcher
+	// Retention, if set, makes its rounds while this dispatcher leads.
+	Retention *Retention
 }
 
 // Run delivers until ctx ends. While another process leads on this database, it waits for its place.
@@ -88,27 +90,19 @@ func (d *Dispatcher) lead(ctx context.Context, lost <-chan struct{}) {
 		case <-ctx.Done():
 		}
 	}()
-	if d.Watcher != nil {
-		watched := make(chan struct{})
-		go func() {
-			defer close(watched)
-			d.Watcher.Run(ctx)
-		}()
-		defer func() {
-			cancel()
-			<-watched
-		}()
-	}
-	// Beside the deliveries: a conversation that is locked does not hold them up.
-	kept := make(chan struct{})
-	go func() {
-		defer close(kept)
-		d.keepQueues(ctx)
-	}()
+	var beside sync.WaitGroup
 	defer func() {
 		cancel()
-		<-kept
+		beside.Wait()
 	}()
+	if d.Watcher != nil {
+		beside.Go(func() { d.Watcher.Run(ctx) })
+	}
+	if d.Retention != nil {
+		beside.Go(func() { d.Retention.Run(ctx) })
+	}
+	// Beside the deliveries: a conversation that is locked does not hold them up.
+	beside.Go(func() { d.keepQueues(ctx) })
 	news, unsubscribe := d.Outbox.SubscribeIntents()
 	defer unsubscribe()
 	for ctx.Err() == nil {

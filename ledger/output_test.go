@@ -81,7 +81,7 @@ func TestOutputByCursor(t *testing.T) {
 	}
 	require.Equal(t, "elsewhere", news[1].Output[0].Text)
 	require.Empty(t, news[2].Output)
-	require.Zero(t, news[3])
+	require.Equal(t, agent.LogNews{Gone: true}, news[3], "there is no such conversation")
 
 	// A new dispatch begins from nothing, whatever a reader has of the old one.
 	b.expire(t, a)

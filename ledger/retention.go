@@ -150,7 +150,7 @@ func readPrefix(ctx context.Context, db session, conversationID string, age time
 	return p, nil
 }
 
-// markConversation says of a conversation's beginning that it is no longer kept. From then on nobody reads it.
+// markConversation says of a conversation's beginning that it is no longer kept. From then on nobody begins to read there.
 func (l *Ledger) markConversation(ctx context.Context, id string, age time.Duration, dryRun bool, n *agent.RemovedCounts) error {
 	p, err := readPrefix(ctx, l.pool, id, age)
 	if err != nil || p.through == p.from {
@@ -205,7 +205,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// sweep deletes what nobody reads any more, also what an earlier round has left.
+// sweep deletes what nobody begins to read any more, also what an earlier round has left.
 func (l *Ledger) sweep(ctx context.Context, n *agent.RemovedCounts) error {
 	type unswept struct {
 		ID            string

@@ -46,6 +46,9 @@ type Config struct {
 	At func(ctx context.Context, at agent.Boundary, call agent.Call)
 	// Strict refuses workflow code whose effects leave no record, see [StrictInterceptor].
 	Strict bool
+	// Retention says how long what runs leave behind is kept; the zero value keeps everything. Of the workers on a database the one that
+	// dispatches sees to it, so give all of them the same.
+	Retention agent.Retention
 	// Published, if set, is closed when the tools are known to the API.
 	Published chan<- struct{}
 }
@@ -111,6 +114,9 @@ func Run(ctx context.Context, cfg Config) error {
 		defer close(dispatched)
 		d := dispatch.Dispatcher{Outbox: cfg.Ledger, Temporal: cfg.Temporal, TaskQueue: cfg.TaskQueue, Log: cfg.Log,
 			Watcher: &dispatch.Watcher{Runs: cfg.Ledger, Temporal: cfg.Temporal, Quiet: dispatch.WatchQuiet, Every: dispatch.WatchEvery, Log: cfg.Log}}
+		if cfg.Retention.Any() {
+			d.Retention = &dispatch.Retention{Ledger: cfg.Ledger, Keep: cfg.Retention, Every: dispatch.RetainEvery, Log: cfg.Log}
+		}
 		d.Run(dispatchCtx)
 	}()
 	select {

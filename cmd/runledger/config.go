@@ -31,6 +31,7 @@ type config struct {
 	MCPServers map[string]mcp.Config  `yaml:"mcp_servers"`
 	Tools      builtin.Config         `yaml:"tools"`
 	API        apiConfig              `yaml:"api"`
+	Retention  retentionConfig        `yaml:"retention"`
 	// Auth is nil where everybody who reaches the API is its operator.
 	Auth *authConfig `yaml:"auth"`
 }
@@ -224,6 +225,7 @@ func (c *config) check() error {
 	if c.API.MaxStreams < 0 {
 		bad("api.max_streams: %d; want a number of streams", c.API.MaxStreams)
 	}
+	c.Retention.check(bad)
 	c.Auth.check(bad)
 	return errors.Join(errs...)
 }

@@ -16,16 +16,17 @@ import (
 
 // commands are the subcommands. Each is a struct whose fields are its flags and whose Run does the work.
 type commands struct {
-	Dev     devCmd     `cmd:"" help:"Run everything on this machine: Postgres, Temporal, API and worker."`
-	API     apiCmd     `cmd:"" name:"api" help:"Run the HTTP API."`
-	Worker  workerCmd  `cmd:"" help:"Run a worker."`
-	Migrate migrateCmd `cmd:"" help:"Bring the database to the newest schema."`
-	Run     runCmd     `cmd:"" help:"Start a run over the API and print it as it happens."`
-	Events  eventsCmd  `cmd:"" help:"Print the events of a run."`
-	Replay  replayCmd  `cmd:"" help:"Hold recorded runs to the workflow of this binary."`
-	Verify  verifyCmd  `cmd:"" help:"Check a run's record against its own rules and against Temporal's history; exit status 3 when they differ."`
-	Recover recoverCmd `cmd:"" help:"Resume the runs that Temporal has lost, as after the loss of its database."`
-	Version versionCmd `cmd:"" help:"Print the version."`
+	Dev       devCmd       `cmd:"" help:"Run everything on this machine: Postgres, Temporal, API and worker."`
+	API       apiCmd       `cmd:"" name:"api" help:"Run the HTTP API."`
+	Worker    workerCmd    `cmd:"" help:"Run a worker."`
+	Migrate   migrateCmd   `cmd:"" help:"Bring the database to the newest schema."`
+	Run       runCmd       `cmd:"" help:"Start a run over the API and print it as it happens."`
+	Events    eventsCmd    `cmd:"" help:"Print the events of a run."`
+	Replay    replayCmd    `cmd:"" help:"Hold recorded runs to the workflow of this binary."`
+	Verify    verifyCmd    `cmd:"" help:"Check a run's record against its own rules and against Temporal's history; exit status 3 when they differ."`
+	Recover   recoverCmd   `cmd:"" help:"Resume the runs that Temporal has lost, as after the loss of its database."`
+	Retention retentionCmd `cmd:"" help:"Remove what the configuration keeps no longer, once, and print how much that was."`
+	Version   versionCmd   `cmd:"" help:"Print the version."`
 
 	LogLevel slog.Level `help:"debug, info, warn or error." default:"info" env:"RUNLEDGER_LOG_LEVEL"`
 }

@@ -137,7 +137,8 @@ func runWorker(ctx context.Context, cfg *config, store *ledger.Ledger, address, 
 		return err
 	}
 	defer temporal.Close()
-	return worker.Run(ctx, worker.Config{Ledger: store, Temporal: temporal, Models: models, Tools: tools, Log: log, Strict: true, Published: published})
+	return worker.Run(ctx, worker.Config{Ledger: store, Temporal: temporal, Models: models, Tools: tools, Log: log, Strict: true, Retention: cfg.Retention.retention(),
+		Published: published})
 }
 
 type migrateCmd struct {

@@ -2,8 +2,8 @@
 
 -- +goose Up
 ALTER TABLE conversations
-    -- Events up to this number are no longer kept, and must not be read: they may be there still, or a part of them. removed_chain is
-    -- the chain after the last of them, from which the chain of those that are kept goes on.
+    -- Events up to this number are no longer kept, though they may be there still, or the newer of them. removed_chain is the
+    -- chain after the last of them, from which the chain of those that are kept goes on.
     ADD COLUMN removed_through bigint NOT NULL DEFAULT 0,
     ADD COLUMN removed_chain   bytea NOT NULL DEFAULT decode(repeat('00', 32), 'hex') CHECK (octet_length(removed_chain) = 32),
     -- Up to here they are gone.
