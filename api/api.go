@@ -46,6 +46,8 @@ type Config struct {
 	MaxStreams int
 	// Streams says how streams behave. Its Log and Logger are taken from here.
 	Streams sse.Config
+	// Metrics, if set, answers to GET /metrics.
+	Metrics http.Handler
 	// Logger is slog's default unless set.
 	Logger *slog.Logger
 }
@@ -116,6 +118,9 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.router.Serve
 // Drain ends streams, and answers those who wait for a run with what there is, so that http.Server.Shutdown, which does
 // neither, can finish: give it Drain by RegisterOnShutdown. It does not wait, and calling it twice is fine.
 func (a *API) Drain() { a.streams.Drain() }
+
+// Streams tells what the streams have done.
+func (a *API) Streams() sse.Stats { return a.streams.Stats() }
 
 // root is where the API stands. Runs can be started under a second name too, without the version.
 const root = "/api/v1/agent"
@@ -192,6 +197,7 @@ func (a *API) endpoints() []route {
 		{"GET", root + "/agents", auth.Viewer, brief, a.getAgents},
 		{"GET", "/healthz", anyone, brief, a.getHealth},
 		{"GET", "/readyz", anyone, brief, a.getReady},
+		{"GET", "/metrics", auth.Operator, brief, a.getMetrics},
 		{"GET", "/openapi.yaml", anyone, brief, a.getOpenAPI},
 	}
 }

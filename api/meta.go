@@ -48,6 +48,16 @@ func (a *API) getHealth(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, http.StatusOK, statusObject{"ok"})
 }
 
+// getMetrics answers with what the process counts.
+func (a *API) getMetrics(w http.ResponseWriter, r *http.Request) error {
+	if a.cfg.Metrics == nil {
+		return newProblem(http.StatusNotFound, "not-found", "this process shows no metrics")
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	a.cfg.Metrics.ServeHTTP(w, r)
+	return nil
+}
+
 // getReady says that a run can be accepted: the ledger is there, and a worker has said what it can do.
 func (a *API) getReady(w http.ResponseWriter, r *http.Request) error {
 	if err := a.cfg.Ledger.Ping(r.Context()); err != nil {

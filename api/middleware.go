@@ -69,7 +69,7 @@ func (a *API) observe(next http.Handler) http.Handler {
 				}
 			}
 			level := slog.LevelInfo
-			if strings.HasPrefix(r.URL.Path, "/healthz") || strings.HasPrefix(r.URL.Path, "/readyz") {
+			if strings.HasPrefix(r.URL.Path, "/healthz") || strings.HasPrefix(r.URL.Path, "/readyz") || r.URL.Path == "/metrics" {
 				level = slog.LevelDebug // asked every few seconds
 			}
 			a.log.Log(r.Context(), level, "request", "method", r.Method, "path", r.URL.Path, "status", ww.Status(),

@@ -49,6 +49,7 @@ func (l *Ledger) Accept(ctx context.Context, a agent.Acceptance) (run agent.Run,
 	}
 	if created {
 		l.notifier.news(a.Run.ConversationID, true)
+		l.meter.RunAccepted()
 	}
 	return run, created, nil
 }

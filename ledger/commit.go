@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"runledger/agent"
 )
@@ -15,9 +16,10 @@ import (
 //
 // The result of a dispatch whose command is in doubt resolves the doubt, from an execution that has been replaced too. After
 // the run's terminal event it changes the command's row alone.
-func (l *Ledger) Commit(ctx context.Context, c agent.Commit) (agent.Decided, error) {
+func (l *Ledger) Commit(ctx context.Context, c agent.Commit) (_ agent.Decided, err error) {
+	defer l.measured(GateCommit, time.Now(), &err)
 	var decided agent.Decided
-	err := l.writeLate(ctx, txnScope{runID: c.RunID, epoch: c.Epoch, commandID: c.CommandID, withState: true, changesRun: c.Plan != nil},
+	err = l.writeLate(ctx, txnScope{runID: c.RunID, epoch: c.Epoch, commandID: c.CommandID, withState: true, changesRun: c.Plan != nil},
 		func(t *txn, late bool) (err error) {
 			decided, err = t.commitOwned(ctx, c, late)
 			return err
@@ -182,9 +184,10 @@ func (t *txn) commit(c agent.Commit, said *agent.CommandResolvedData) error {
 // Conclude ends a dispatch that has no result: released for another try, failed for good, aborted, or in doubt. When the
 // dispatch no longer owns the command, what stands comes back. What a dispatch whose command is in doubt knows for certain
 // resolves the doubt, as with Commit.
-func (l *Ledger) Conclude(ctx context.Context, c agent.Conclude) (agent.Decided, error) {
+func (l *Ledger) Conclude(ctx context.Context, c agent.Conclude) (_ agent.Decided, err error) {
+	defer l.measured(GateConclude, time.Now(), &err)
 	var decided agent.Decided
-	err := l.writeLate(ctx, txnScope{runID: c.RunID, epoch: c.Epoch, commandID: c.CommandID}, func(t *txn, late bool) (err error) {
+	err = l.writeLate(ctx, txnScope{runID: c.RunID, epoch: c.Epoch, commandID: c.CommandID}, func(t *txn, late bool) (err error) {
 		decided, err = t.concludeOwned(ctx, c, late)
 		return err
 	})

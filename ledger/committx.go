@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -18,7 +19,8 @@ var errOvertaken = errors.New("the command belongs to another dispatch")
 // and comes back as it is, wrapped. work may be called again by another CommitTx whose transaction was undone.
 //
 // The run's row is locked while work is at it, the conversation's counter is not: other commands of the run go on.
-func (l *Ledger) CommitTx(ctx context.Context, c agent.Commit, work func(context.Context, agent.Tx) (agent.Commit, error)) (agent.Decided, error) {
+func (l *Ledger) CommitTx(ctx context.Context, c agent.Commit, work func(context.Context, agent.Tx) (agent.Commit, error)) (_ agent.Decided, err error) {
+	defer l.measured(GateCommit, time.Now(), &err)
 	var decided agent.Decided
 	conn, err := l.pool.Acquire(ctx)
 	if err != nil {
@@ -40,6 +42,7 @@ func (l *Ledger) CommitTx(ctx context.Context, c agent.Commit, work func(context
 	}
 	l.goesOn(ctx, t, c.Epoch)
 	t.tell(l.notifier)
+	t.count(l.meter)
 	return decided, nil
 }
 

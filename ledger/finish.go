@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -40,10 +41,11 @@ func (l *Ledger) Record(ctx context.Context, call agent.RecordCall) (agent.Recor
 // Settle decides a command whose activity has ended in an error: what is on record stands; a command that never began is
 // fenced, so that the given-up schedule can do nothing later, and may be scheduled again; one that was dispatched fails, or
 // is aborted when the run is being cancelled, or is in doubt when it is external.
-func (l *Ledger) Settle(ctx context.Context, call agent.SettleCall) (agent.CommandRow, error) {
+func (l *Ledger) Settle(ctx context.Context, call agent.SettleCall) (_ agent.CommandRow, err error) {
+	defer l.measured(GateSettle, time.Now(), &err)
 	var row *agent.CommandRow
 	scope := txnScope{runID: call.RunID, epoch: call.Epoch, commandID: call.CommandID, facts: call.Facts}
-	err := l.write(ctx, scope, func(t *txn) error {
+	err = l.write(ctx, scope, func(t *txn) error {
 		if t.run.status.Terminal() {
 			return t.ended()
 		}

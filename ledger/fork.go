@@ -41,6 +41,7 @@ func (l *Ledger) Fork(ctx context.Context, f agent.Fork) (run agent.Run, created
 	}
 	if created {
 		l.notifier.news(run.ConversationID, true)
+		l.meter.RunAccepted()
 	}
 	return run, created, nil
 }

@@ -20,10 +20,11 @@ const maxInlineResult = 32 << 10
 //
 // Errors: STALE_EPOCH when the execution has been replaced or the run has ended, CANCELLED when the run is being
 // cancelled and the effect would have to be executed (again); anything else is a failure of the database.
-func (l *Ledger) Begin(ctx context.Context, b agent.Begin) (agent.Begun, error) {
+func (l *Ledger) Begin(ctx context.Context, b agent.Begin) (_ agent.Begun, err error) {
+	defer l.measured(GateBegin, time.Now(), &err)
 	var begun agent.Begun
 	scope := txnScope{runID: b.RunID, epoch: b.Epoch, commandID: b.CommandID, facts: b.Facts, withState: b.Checkpoint != ""}
-	err := l.write(ctx, scope, func(t *txn) error {
+	err = l.write(ctx, scope, func(t *txn) error {
 		if t.run.status.Terminal() {
 			return t.ended()
 		}

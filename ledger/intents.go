@@ -84,6 +84,7 @@ func (l *Ledger) IntentDelivered(ctx context.Context, i Intent) error {
 	if err != nil {
 		return fmt.Errorf("mark intent %d: %w", i.ID, err)
 	}
+	l.meter.IntentTried(i.Kind, true)
 	return nil
 }
 
@@ -94,6 +95,7 @@ func (l *Ledger) IntentFailed(ctx context.Context, i Intent, retryIn time.Durati
 	if err != nil {
 		return fmt.Errorf("put off intent %d: %w", i.ID, err)
 	}
+	l.meter.IntentTried(i.Kind, false)
 	return nil
 }
 

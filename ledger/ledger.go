@@ -17,6 +17,8 @@ type Ledger struct {
 	log      *slog.Logger
 	notifier *notifier
 	listener *listener
+	meter    Meter
+	tally    *tally
 }
 
 // Options of a Ledger. The zero value is fine.
@@ -25,6 +27,8 @@ type Options struct {
 	// one transaction only; the listener has its own.
 	MaxConns int32
 	Log      *slog.Logger
+	// Meter, if set, is told what the ledger does.
+	Meter Meter
 }
 
 // Open connects to a migrated database. Close it when done.
@@ -58,9 +62,12 @@ func Open(ctx context.Context, url string, opts Options) (*Ledger, error) {
 		pool.Close()
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
-	l := &Ledger{pool: pool, log: opts.Log}
-	l.notifier = startNotifier(pool, opts.Log)
-	l.listener = startListener(cfg.ConnConfig.Copy(), opts.Log)
+	if opts.Meter == nil {
+		opts.Meter = noMeter{}
+	}
+	l := &Ledger{pool: pool, log: opts.Log, meter: opts.Meter, tally: &tally{}}
+	l.notifier = startNotifier(pool, l.tally, opts.Log)
+	l.listener = startListener(cfg.ConnConfig.Copy(), l.tally, opts.Log)
 	return l, nil
 }
 

@@ -27,7 +27,7 @@ func TestNotifierCoalesces(t *testing.T) {
 	_, err = conn.Exec(t.Context(), "LISTEN "+eventsChannel+"; LISTEN "+intentsChannel)
 	require.NoError(t, err)
 
-	n := startNotifier(pool, slog.New(slog.DiscardHandler))
+	n := startNotifier(pool, &tally{}, slog.New(slog.DiscardHandler))
 	const conversations = 450
 	want := map[string]bool{}
 	for range 3 {

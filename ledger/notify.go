@@ -35,6 +35,7 @@ const (
 // poll behind it.
 type notifier struct {
 	pool *pgxpool.Pool
+	sent *tally
 	log  *slog.Logger
 	wake chan struct{}
 	done chan struct{}
@@ -47,8 +48,8 @@ type notifier struct {
 	intents       bool
 }
 
-func startNotifier(pool *pgxpool.Pool, log *slog.Logger) *notifier {
-	n := &notifier{pool: pool, log: log, wake: make(chan struct{}, 1), done: make(chan struct{}), quit: make(chan struct{}),
+func startNotifier(pool *pgxpool.Pool, sent *tally, log *slog.Logger) *notifier {
+	n := &notifier{pool: pool, sent: sent, log: log, wake: make(chan struct{}, 1), done: make(chan struct{}), quit: make(chan struct{}),
 		conversations: map[string]struct{}{}, stops: map[string]struct{}{}}
 	go n.run()
 	return n
@@ -129,8 +130,10 @@ func (n *notifier) send() bool {
 	defer cancel()
 	err := n.pool.SendBatch(ctx, &batch).Close()
 	if err == nil {
+		n.sent.notified.Add(1)
 		return true
 	}
+	n.sent.notifyFailed.Add(1)
 	n.log.WarnContext(ctx, "notify failed, and is tried again; readers poll meanwhile", "error", err)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -153,6 +156,7 @@ func (n *notifier) stop() {
 // since nobody knows what was missed.
 type listener struct {
 	cfg    *pgx.ConnConfig
+	made   *tally
 	log    *slog.Logger
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -162,9 +166,9 @@ type listener struct {
 	watchers map[*func(conversationID string)]struct{}
 }
 
-func startListener(cfg *pgx.ConnConfig, log *slog.Logger) *listener {
+func startListener(cfg *pgx.ConnConfig, made *tally, log *slog.Logger) *listener {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &listener{cfg: cfg, log: log, cancel: cancel, done: make(chan struct{}), waiters: map[string]map[chan struct{}]struct{}{},
+	l := &listener{cfg: cfg, made: made, log: log, cancel: cancel, done: make(chan struct{}), waiters: map[string]map[chan struct{}]struct{}{},
 		watchers: map[*func(string)]struct{}{}}
 	go l.run(ctx)
 	return l
@@ -207,6 +211,7 @@ func (l *listener) listen(ctx context.Context) (connected bool, err error) {
 			return false, err
 		}
 	}
+	l.made.listenConnects.Add(1)
 	l.wakeAll()
 	l.tell("")
 	for {

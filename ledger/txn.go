@@ -88,6 +88,7 @@ func (l *Ledger) write(ctx context.Context, scope txnScope, decide func(*txn) er
 	}
 	l.goesOn(ctx, t, scope.epoch)
 	t.tell(l.notifier)
+	t.count(l.meter)
 	if scope.witness != nil {
 		*scope.witness = t.witness()
 	}

@@ -39,6 +39,7 @@ type Config struct {
 type Server struct {
 	cfg   Config
 	hub   *hub
+	count counters
 	drain context.Context
 	stop  context.CancelFunc
 }
@@ -111,8 +112,11 @@ func (s *Server) Serve(w http.ResponseWriter, r *http.Request, req Request) erro
 
 	st := &stream{
 		Server: s, req: req, extent: req.Extent, at: taken{after: req.After}, canEnd: req.Scope.RunID != "" || req.UntilIdle,
-		writer: &frameWriter{w: w, rc: http.NewResponseController(w), timeout: s.cfg.WriteTimeout},
+		writer: &frameWriter{w: w, rc: http.NewResponseController(w), timeout: s.cfg.WriteTimeout, count: &s.count},
 	}
+	s.count.opened.Add(1)
+	s.count.open.Add(1)
+	defer s.count.open.Add(-1)
 	defer st.writer.close()
 	if err := st.run(ctx); err != nil || s.drain.Err() == nil || r.Context().Err() != nil {
 		return err

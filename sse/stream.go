@@ -133,6 +133,7 @@ func (st *stream) take() error {
 		return err
 	}
 	if !holds {
+		st.count.behind.Add(1)
 		st.follows, st.extent.Last = false, st.feed.upTo()
 		return nil
 	}
@@ -142,6 +143,7 @@ func (st *stream) take() error {
 func (st *stream) send(t taken) error {
 	// A log that was found to have ended ends with the last number that it had then.
 	st.at, st.asks = t, st.canEnd && (t.ended || !st.extent.Open && st.extent.LastInScope <= t.after)
+	st.count.frames.Add(int64(len(t.frames)))
 	return st.writer.frames(t.frames)
 }
 
@@ -186,6 +188,7 @@ func (st *stream) page(ctx context.Context) error {
 		ended = ended || !st.extent.Open
 	}
 	st.asks = st.canEnd && ended
+	st.count.frames.Add(int64(len(p.events)))
 	return st.writer.write(buf)
 }
 

@@ -16,6 +16,7 @@ type frameWriter struct {
 	w       http.ResponseWriter
 	rc      *http.ResponseController
 	timeout time.Duration
+	count   *counters
 }
 
 // write sends bytes, and frames sends frames, with one flush for as many as fit under one deadline.
@@ -35,6 +36,7 @@ func (f *frameWriter) frames(frames [][]byte) error {
 				return writeError(err, f.timeout)
 			}
 			b = b[n:]
+			f.count.bytes.Add(int64(n))
 			if pending += n; pending == flushAt {
 				if err := f.flush(); err != nil {
 					return err

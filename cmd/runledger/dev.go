@@ -64,7 +64,7 @@ func (c *devCmd) Run(ctx context.Context, log *slog.Logger) (err error) {
 	if _, err := ledger.Migrate(ctx, stack.DatabaseURL); err != nil {
 		return err
 	}
-	store, err := ledger.Open(ctx, stack.DatabaseURL, ledger.Options{Log: log})
+	store, counts, err := openCounted(ctx, stack.DatabaseURL, log)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (c *devCmd) Run(ctx context.Context, log *slog.Logger) (err error) {
 		return err
 	}
 	defer closeVerifier()
-	handler, err := newAPI(cfg, store, verifier, keys, log, c.InsecureListen)
+	handler, err := newAPI(cfg, store, verifier, keys, counts, log, c.InsecureListen)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"runledger/api"
 	"runledger/auth"
 	"runledger/ledger"
+	"runledger/metrics"
 	"runledger/worker"
 )
 
@@ -39,7 +40,7 @@ func (c *apiCmd) Run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	store, err := c.open(ctx, log)
+	store, counts, err := c.openCounted(ctx, log)
 	if err != nil {
 		return err
 	}
@@ -49,7 +50,7 @@ func (c *apiCmd) Run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	defer closeVerifier()
-	handler, err := newAPI(cfg, store, verifier, keys, log, c.InsecureListen)
+	handler, err := newAPI(cfg, store, verifier, keys, counts, log, c.InsecureListen)
 	if err != nil {
 		return err
 	}
@@ -61,6 +62,14 @@ func (f serverFlags) open(ctx context.Context, log *slog.Logger) (*ledger.Ledger
 		return nil, errors.New("DATABASE_URL is not set; `runledger dev` brings a database of its own")
 	}
 	return ledger.Open(ctx, f.DatabaseURL, ledger.Options{Log: log})
+}
+
+func (f serverFlags) openCounted(ctx context.Context, log *slog.Logger) (*ledger.Ledger, *metrics.Metrics, error) {
+	if f.DatabaseURL == "" {
+		_, err := f.open(ctx, log)
+		return nil, nil, err
+	}
+	return openCounted(ctx, f.DatabaseURL, log)
 }
 
 // keyring makes the keyring to serve with. Without one, whoever reaches the API is its operator, so that the address must be
@@ -101,7 +110,8 @@ func (f listenFlags) serve(ctx context.Context, handler *api.API, keys *auth.Key
 
 type workerCmd struct {
 	serverFlags
-	Config string `type:"path" help:"Configuration file; runledger.yaml in the working directory if there is one."`
+	Config        string `type:"path" help:"Configuration file; runledger.yaml in the working directory if there is one."`
+	MetricsListen string `env:"RUNLEDGER_METRICS_LISTEN" help:"Where GET /metrics is answered, to everybody who reaches it; nowhere unless set."`
 }
 
 // Run works until ctx ends.
@@ -113,11 +123,16 @@ func (c *workerCmd) Run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	store, err := c.open(ctx, log)
+	store, counts, err := c.openCounted(ctx, log)
 	if err != nil {
 		return err
 	}
 	defer store.Close()
+	stopMetrics, err := serveMetrics(ctx, c.MetricsListen, counts.Handler(), log)
+	if err != nil {
+		return err
+	}
+	defer stopMetrics()
 	return runWorker(ctx, cfg, store, c.TemporalAddress, c.TemporalNamespace, log, nil)
 }
 

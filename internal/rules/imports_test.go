@@ -104,6 +104,10 @@ var table = []rule{
 		why:  "brings intents from the outbox to Temporal",
 	},
 	{
+		pkg: "metrics", may: []string{"agent", "ledger", "sse"}, uses: []string{"github.com/prometheus/client_golang/prometheus"},
+		why: "the only package that knows Prometheus",
+	},
+	{
 		pkg: "verify", may: []string{"agent"},
 		uses: []string{temporal + "client", temporal + "converter", "go.temporal.io/api"},
 		why:  "reads the two witnesses of a run; sees the ledger through an interface of its own",
@@ -136,7 +140,7 @@ var table = []rule{
 	},
 	{
 		pkg: "cmd/runledger",
-		may: []string{"agent", "api", "auth", "client", "devstack", "dispatch", "ledger", "model", "model/openai", "model/scripted", "policy", "predicate", "replay",
+		may: []string{"agent", "api", "auth", "client", "devstack", "dispatch", "ledger", "metrics", "model", "model/openai", "model/scripted", "policy", "predicate", "replay",
 			"sse", "tool", "tool/builtin", "tool/mcp", "verify", "worker"},
 		uses: []string{"github.com/alecthomas/kong", "go.yaml.in/yaml/v3", temporal + "client", "go.temporal.io/api"},
 		why:  "puts the parts together; flags, environment and the configuration file are known here only",
