@@ -20,6 +20,8 @@ type runCmd struct {
 	Plan         string     `help:"A file with a plan to execute, - for standard input." type:"path"`
 	Conversation string     `help:"The conversation to go on with."`
 
+	Plain bool `help:"Print line by line on a terminal too."`
+
 	Strategy agent.Strategy `help:"reject, enqueue, interrupt or steer, where the conversation has a run that has not ended; it starts beside that otherwise."`
 }
 
@@ -57,17 +59,12 @@ func (c *runCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	out := &printer{out: os.Stdout, runID: run.RunID}
 	fmt.Fprintf(os.Stdout, "run %s\nconversation %s\n", run.RunID, run.ConversationID)
-	for u, err := range c.reader().Follow(ctx, client.Run(run.RunID), client.Options{Profile: "run"}) {
-		if err == nil {
-			err = out.update(u)
-		}
-		if err != nil {
-			return fmt.Errorf("follow run %s: %w", run.RunID, err)
-		}
+	end, err := c.show(ctx, run)
+	if err != nil {
+		return fmt.Errorf("follow run %s: %w", run.RunID, err)
 	}
-	switch out.end {
+	switch end {
 	case agent.RunFailed:
 		return exitFailed
 	case agent.RunCancelled:
@@ -75,6 +72,26 @@ func (c *runCmd) Run(ctx context.Context) error {
 	default:
 		return nil
 	}
+}
+
+// show follows a run to its end: on a terminal as it stands, else line by line.
+func (c *runCmd) show(ctx context.Context, run agent.Run) (agent.EventType, error) {
+	updates := c.reader().Follow(ctx, client.Run(run.RunID), client.Options{Profile: "run"})
+	if size := terminalSize(os.Stdout); size != nil && !c.Plain && os.Getenv("TERM") != "dumb" {
+		v := newLiveView(os.Stdout, size, os.Getenv("NO_COLOR") == "", run.RunID)
+		err := v.follow(updates)
+		return v.end, err
+	}
+	out := &printer{out: os.Stdout, runID: run.RunID}
+	for u, err := range updates {
+		if err == nil {
+			err = out.update(u)
+		}
+		if err != nil {
+			return out.end, err
+		}
+	}
+	return out.end, nil
 }
 
 func readPlan(path string) (json.RawMessage, error) {
@@ -114,28 +131,7 @@ func (p *printer) update(u client.Update) error {
 }
 
 func (p *printer) event(e agent.Event) error {
-	var d struct {
-		Kind        string `json:"kind"`
-		Tool        string `json:"tool"`
-		Reason      string `json:"reason"`
-		LatencyMS   int64  `json:"latency_ms"`
-		FinalOutput string `json:"final_output"`
-		Offline     bool   `json:"offline_model"`
-		Mode        string `json:"mode"`
-		Nodes       []struct {
-			ID string `json:"id"`
-		} `json:"nodes"`
-		Error  *agent.Error    `json:"error"`
-		Input  json.RawMessage `json:"input"`
-		Output json.RawMessage `json:"output"`
-
-		ApprovalID string              `json:"approval_id"`
-		Arguments  json.RawMessage     `json:"arguments"`
-		Outcome    agent.ApprovalState `json:"outcome"`
-		By         string              `json:"by"`
-		Limit      string              `json:"limit"`
-		Parked     bool                `json:"parked"`
-	}
+	var d frameData
 	if err := json.Unmarshal(e.Data, &d); err != nil {
 		return fmt.Errorf("event %d %s: %w", e.Sequence, e.Type, err)
 	}
@@ -199,6 +195,32 @@ func (p *printer) event(e agent.Event) error {
 		p.end = e.Type
 	}
 	return nil
+}
+
+// frameData is what is shown of the data of events, of whatever type they are.
+type frameData struct {
+	Kind        string `json:"kind"`
+	Tool        string `json:"tool"`
+	Reason      string `json:"reason"`
+	LatencyMS   int64  `json:"latency_ms"`
+	FinalOutput string `json:"final_output"`
+	Offline     bool   `json:"offline_model"`
+	Mode        string `json:"mode"`
+	Nodes       []struct {
+		ID   string `json:"id"`
+		Kind string `json:"kind"`
+		Tool string `json:"tool"`
+	} `json:"nodes"`
+	Error  *agent.Error    `json:"error"`
+	Input  json.RawMessage `json:"input"`
+	Output json.RawMessage `json:"output"`
+
+	ApprovalID string              `json:"approval_id"`
+	Arguments  json.RawMessage     `json:"arguments"`
+	Outcome    agent.ApprovalState `json:"outcome"`
+	By         string              `json:"by"`
+	Limit      string              `json:"limit"`
+	Parked     bool                `json:"parked"`
 }
 
 // line ends what is streaming and prints a line that begins with the event's number.
