@@ -55,6 +55,7 @@ const (
 	WitnessGone          WitnessStatus = "gone"           // no history is kept, or none was begun
 	WitnessNotConfigured WitnessStatus = "not_configured" // this process knows no Temporal
 	WitnessUnreachable   WitnessStatus = "unreachable"
+	WitnessNotCompared   WitnessStatus = "not_compared" // there is nothing left in the ledger to compare it with
 )
 
 // Corroborated is what came of asking Temporal, for the answer.

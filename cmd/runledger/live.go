@@ -27,6 +27,7 @@ type liveView struct {
 
 	mu     sync.Mutex
 	began  time.Time
+	ended  time.Time // while end is set
 	title  string
 	status string
 	nodes  []*liveNode
@@ -241,7 +242,7 @@ func (v *liveView) over(e agent.Event, status, why, answer string) {
 	if e.RunID != v.runID {
 		return
 	}
-	v.end, v.status, v.outcome, v.answer = e.Type, status, why, answer
+	v.end, v.ended, v.status, v.outcome, v.answer = e.Type, e.CreatedAt, status, why, answer
 	v.notices = nil
 	for _, n := range v.nodes {
 		if n.state == "running" {

@@ -117,12 +117,7 @@ func (v *liveView) picture(columns, rows int, last bool) []styled {
 func (v *liveView) progress(done int) string {
 	until := v.now()
 	if v.end != "" {
-		until = v.began
-		for _, n := range v.nodes {
-			if n.ended.After(until) {
-				until = n.ended
-			}
-		}
+		until = v.ended
 	}
 	took := fmt.Sprintf("%.1f s", max(0, until.Sub(v.began)).Seconds())
 	if len(v.nodes) == 0 {

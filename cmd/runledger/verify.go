@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
 
 	"runledger/agent"
 )
@@ -53,6 +54,11 @@ func report(out io.Writer, v agent.Verification) {
 	for _, d := range v.Differences {
 		fmt.Fprintf(&b, "  %s\n", d)
 	}
+	if r := v.Removed; r != nil && r.EventsAt != nil {
+		fmt.Fprintf(&b, "  its events were removed at %s: only the conversation's numbers and chain were checked\n", r.EventsAt.Format(time.RFC3339))
+	} else if r != nil && r.PayloadsAt != nil {
+		fmt.Fprintf(&b, "  its payloads were removed at %s: results were not checked\n", r.PayloadsAt.Format(time.RFC3339))
+	}
 	n := v.Checked
 	fmt.Fprintf(&b, "  ledger: %d events, %d commands, %d results, %d checkpoints\n", n.Events, n.Commands, n.Results, n.Checkpoints)
 	said := map[agent.WitnessStatus]string{
@@ -61,6 +67,7 @@ func report(out io.Writer, v agent.Verification) {
 		agent.WitnessGone:          "a witness is missing, no history is kept",
 		agent.WitnessNotConfigured: "a witness is missing, the API has no TEMPORAL_ADDRESS",
 		agent.WitnessUnreachable:   "a witness is missing, it cannot be reached",
+		agent.WitnessNotCompared:   "not compared",
 	}[v.Temporal.Status]
 	fmt.Fprintf(&b, "  Temporal: %s", said)
 	if v.Temporal.Executions > 0 {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -63,4 +64,18 @@ func TestVerifyExitStatus(t *testing.T) {
 	require.Equal(t, exitError(3), cmd.Run(t.Context()))
 	answer, status = `{"status": 404, "title": "Not Found", "detail": "there is no run r"}`, http.StatusNotFound
 	require.ErrorContains(t, cmd.Run(t.Context()), "there is no run r")
+}
+
+// What was not compared is not passed off as agreement.
+func TestReportSaysWhatIsNoLongerKept(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	var out bytes.Buffer
+	report(&out, agent.Verification{RunID: "r", OK: true, Removed: &agent.Removed{EventsAt: &at, PayloadsAt: &at},
+		Temporal: agent.Corroborated{Status: agent.WitnessNotCompared, Detail: "the run's events are no longer kept"}})
+	require.Contains(t, out.String(), "its events were removed at 2026-11-21T12:00:00Z: only the conversation's numbers and chain were checked\n")
+	require.Contains(t, out.String(), "Temporal: not compared; the run's events are no longer kept\n")
+	out.Reset()
+	report(&out, agent.Verification{RunID: "r", OK: true, Removed: &agent.Removed{PayloadsAt: &at}, Temporal: agent.Corroborated{Status: agent.WitnessAgrees}})
+	require.Contains(t, out.String(), "its payloads were removed at 2026-11-21T12:00:00Z: results were not checked\n")
 }
