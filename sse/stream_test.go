@@ -294,6 +294,27 @@ func TestUnreadableLedgerIsWaitedFor(t *testing.T) {
 	})
 }
 
+// TestAStreamWhoseLogIsGoneEnds: there is nothing to wait for, and whoever comes back is told why.
+func TestAStreamWhoseLogIsGoneEnds(t *testing.T) {
+	t.Parallel()
+	for name, gone := range map[string]error{"deleted": &agent.NotFoundError{What: "conversation", ID: "c"}, "removed": &agent.GoneError{Oldest: 9}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				log := newFakeLog()
+				log.write("r", wholeRun()...)
+				log.afterEvents = func() { log.fail(gone) } // behind the first page
+				small := func(c *Config) { c.PageSize = 1 }
+				f := follow(t, newServer(t, log, small), Request{Scope: runScope()}, newFakeClient())
+				synctest.Wait()
+				require.True(t, f.ended())
+				require.NoError(t, f.err)
+				require.Less(t, len(f.ids(t)), len(wholeRun()))
+			})
+		})
+	}
+}
+
 func TestUnreadableLedgerAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
