@@ -98,8 +98,14 @@ func problemOf(err error) *problem {
 		p.Parameter = position.Name
 		return p
 	case errors.As(err, &gone):
+		if gone.RunID == "" {
+			p := newProblem(http.StatusGone, "position-gone", "%s", gone.Error())
+			p.OldestSequence = gone.Oldest
+			return p
+		}
+		// Without a number to go on from: whoever went there would be told the same.
 		p := newProblem(http.StatusGone, "record-gone", "%s", gone.Error())
-		p.OldestSequence, p.RunID = gone.Oldest, gone.RunID
+		p.RunID = gone.RunID
 		return p
 	}
 	return nil
