@@ -42,7 +42,7 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 			e.busy--
 			e.working = e.working.Without(n.Index)
 		case segmentEnded:
-			e.takeUp(ctx, n.Nodes)
+			e.takeUp(ctx, n)
 		case allAtRest:
 		}
 	}
@@ -60,8 +60,8 @@ func (e *execution) runNodes(ctx workflow.Context) *agent.Error {
 type nodeNews struct {
 	Index int
 	What  nodeChange
-	// Nodes are those of a segment.
-	Nodes []int
+	// Nodes are those of a segment, Begun those of them that it has begun.
+	Nodes, Begun []int
 }
 
 type nodeChange int

@@ -86,20 +86,26 @@ func (e *execution) startSegment(ctx workflow.Context, nodes []int, steps []agen
 	e.busy++
 	e.packed += len(nodes) - width
 	workflow.Go(ctx, func(ctx workflow.Context) {
-		e.segment(ctx, steps, width, segmentSummary(steps))
+		begun := e.segment(ctx, steps, width, segmentSummary(steps))
 		e.packed -= len(nodes) - width
-		e.news.Send(ctx, nodeNews{What: segmentEnded, Nodes: nodes})
+		news := nodeNews{What: segmentEnded, Nodes: nodes}
+		for s, i := range nodes {
+			if begun[steps[s].CommandID] {
+				news.Begun = append(news.Begun, i)
+			}
+		}
+		e.news.Send(ctx, news)
 	})
 }
 
-// takeUp lets the nodes of a segment go on: those of which it has told something with that, the others in the normal lane.
-func (e *execution) takeUp(ctx workflow.Context, nodes []int) {
+// takeUp lets the nodes of a segment go on that it has begun. The others are ready, or not, as before.
+func (e *execution) takeUp(ctx workflow.Context, news nodeNews) {
 	e.busy--
-	for _, i := range nodes {
+	for _, i := range news.Nodes {
 		e.working = e.working.Without(i)
-		if _, told := e.ahead[agent.RetryCommandID(e.plan.Nodes[i].ID, 1)]; told {
-			e.start(ctx, i)
-		}
+	}
+	for _, i := range news.Begun {
+		e.start(ctx, i)
 	}
 }
 
@@ -129,8 +135,8 @@ func (e *execution) shareTurn(ctx workflow.Context, i int, at *loop, tools []age
 	}
 }
 
-// segment executes calls and keeps what is told of them.
-func (e *execution) segment(ctx workflow.Context, steps []agent.SegmentStep, parallel int, summary string) {
+// segment executes calls and keeps what is told of them. It gives those that have begun.
+func (e *execution) segment(ctx workflow.Context, steps []agent.SegmentStep, parallel int, summary string) map[string]bool {
 	in := agent.SegmentCall{Scope: e.scope(), Steps: steps, MaxParallel: parallel}
 	longest := agent.SegmentTime
 	for s := range steps {
@@ -147,7 +153,9 @@ func (e *execution) segment(ctx workflow.Context, steps []agent.SegmentStep, par
 		e.logger.Warn("a segment failed; its calls go on one by one", "run_id", e.in.RunID, "error", err)
 	}
 	e.segments++
+	begun := map[string]bool{}
 	for _, c := range reply.Commands {
+		begun[c.CommandID] = true
 		if c.Outcome == "" {
 			e.left[c.CommandID] = true
 			continue
@@ -163,6 +171,7 @@ func (e *execution) segment(ctx workflow.Context, steps []agent.SegmentStep, par
 			e.left[s.CommandID] = true
 		}
 	}
+	return begun
 }
 
 // doLocally executes a local activity once and waits for it.

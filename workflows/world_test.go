@@ -118,6 +118,9 @@ type world struct {
 	heard  map[string][]int64
 	until  map[string][]time.Time // of commands, what they were told of the run's time
 
+	// segmentEnds reports whether a segment ends before it begins a command.
+	segmentEnds func(commandID string) bool
+
 	finish *agent.FinishCall
 	out    agent.RunOutput
 	err    error
@@ -139,6 +142,7 @@ func newWorld(t testing.TB, in agent.RunInput, s script) *world {
 	register(w, agent.SettleCommand, func(in agent.SettleCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.settle)
 	register(w, agent.Record, func(in agent.RecordCall) (agent.Call, agent.Scope) { return agent.Call{}, in.Scope }, w.record)
 	register(w, agent.Finish, func(in agent.FinishCall) (agent.Call, agent.Scope) { return agent.Call{}, in.Scope }, w.end)
+	w.registerSegment()
 	w.append(agent.RunStarted, "", "", struct{}{})
 	if in.Plan != nil {
 		w.append(agent.PlanGenerated, agent.PlanNodeID, "", agent.PlanGeneratedData{TaskGraph: planOf(in.Plan)})
@@ -167,6 +171,19 @@ func (w *world) run() *world {
 func register[In, Out any](w *world, name agent.Activity[In, Out], scope func(In) (agent.Call, agent.Scope), work func(In) pending[Out]) {
 	fn := func(ctx context.Context, in In) (Out, error) {
 		info := activity.GetInfo(ctx)
+		if info.IsLocalActivity { // of the end of a run in the fast lane
+			type result struct {
+				out Out
+				err error
+			}
+			done := make(chan result, 1)
+			w.env.RegisterDelayedCallback(func() {
+				out, err := work(in).end()
+				done <- result{out, err}
+			}, 0)
+			r := <-done
+			return r.out, r.err
+		}
 		id, err := strconv.Atoi(info.ActivityID)
 		if err != nil {
 			panic(err)

@@ -42,6 +42,7 @@ func benchmarks() []benchmark {
 		{"latency", nil, []string{"-runs", "3", "-nodes", "1", "-words", "4"}},
 		{"sizes", nil, []string{"-commands", "8", "-runs", "1"}},
 		{"start", nil, []string{"-starts", "1", "-kills", "0"}},
+		{"lanes", nil, []string{"-runs", "4", "-rounds", "1"}},
 	}
 }
 
