@@ -72,7 +72,9 @@ func (c *chatter) release(ctx context.Context, done <-chan struct{}) {
 			return
 		default:
 			_, err := c.b.ReleaseQueued(ctx)
-			c.fail(err)
+			if !errors.Is(err, context.DeadlineExceeded) { // on a busy machine one of its turns may be too long; there is a next one
+				c.fail(err)
+			}
 		}
 	}
 }
