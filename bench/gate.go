@@ -29,6 +29,15 @@ func Additions(n int) *agent.Plan {
 	return plan
 }
 
+// Chain is Additions one after the other.
+func Chain(n int) *agent.Plan {
+	plan := Additions(n)
+	for i := 1; i < n; i++ {
+		plan.Nodes[i].DependsOn = []string{plan.Nodes[i-1].ID}
+	}
+	return plan
+}
+
 // Accepter puts runs on record that no worker takes, for benchmarks that write their commands themselves.
 type Accepter struct {
 	ledger *ledger.Ledger

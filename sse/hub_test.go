@@ -16,6 +16,15 @@ import (
 	"runledger/agent"
 )
 
+// crowd are so many clients that ask for the same.
+func crowd(t testing.TB, s *Server, n int, req Request) (all []*following) {
+	t.Helper()
+	for range n {
+		all = append(all, follow(t, s, req, newFakeClient()))
+	}
+	return all
+}
+
 // However many follow a conversation, it is watched once, read once after each wake-up, and each event is encoded once.
 func TestOneReadAndOneEncodingForAll(t *testing.T) {
 	t.Parallel()
@@ -29,10 +38,7 @@ func TestOneReadAndOneEncodingForAll(t *testing.T) {
 			return showRun(e)
 		}
 		s := newServer(t, log)
-		var all []*following
-		for range 100 {
-			all = append(all, follow(t, s, Request{Scope: runScope(), Profile: p, After: 1}, newFakeClient()))
-		}
+		all := crowd(t, s, 100, Request{Scope: runScope(), Profile: p, After: 1})
 		ledger := follow(t, s, Request{Scope: runScope(), Profile: ledgerProfile(), After: 1}, newFakeClient())
 		synctest.Wait()
 		require.Equal(t, 1, log.watched())
@@ -61,10 +67,7 @@ func TestOneQuestionForTheEnd(t *testing.T) {
 		log := newFakeLog()
 		log.write("r", agent.RunStarted)
 		s := newServer(t, log)
-		var all []*following
-		for range 50 {
-			all = append(all, follow(t, s, Request{Scope: runScope()}, newFakeClient()))
-		}
+		all := crowd(t, s, 50, Request{Scope: runScope()})
 		synctest.Wait()
 		asked := 0
 		log.afterExtent = func() { asked++ }
@@ -152,10 +155,7 @@ func TestDrainSpreadsTheReturn(t *testing.T) {
 		log := newFakeLog()
 		log.write("r", agent.RunStarted)
 		s := newServer(t, log)
-		var all []*following
-		for range 100 {
-			all = append(all, follow(t, s, Request{Scope: runScope()}, newFakeClient()))
-		}
+		all := crowd(t, s, 100, Request{Scope: runScope()})
 		synctest.Wait()
 		s.Drain()
 		synctest.Wait()

@@ -114,6 +114,21 @@ func (s *stack) sabotage(t testing.TB, execute func(next func() (any, error)) (a
 	})
 }
 
+// breaks lets the first try of a workflow task panic, and holds every other one until the workflow is mended.
+func (s *stack) breaks(t testing.TB) (mended chan struct{}) {
+	t.Helper()
+	mended = make(chan struct{})
+	var tries atomic.Int32
+	s.sabotage(t, func(next func() (any, error)) (any, error) {
+		if tries.Add(1) == 1 {
+			panic("this build is broken")
+		}
+		<-mended
+		return next()
+	})
+	return mended
+}
+
 func TestAnExecutionThatIsOverWithoutAWordEndsItsRun(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -146,20 +161,13 @@ func TestAnExecutionThatIsOverWithoutAWordEndsItsRun(t *testing.T) {
 // the watcher has looked twice, and then all is well.
 func TestARunWhoseWorkflowFailsIsStuck(t *testing.T) {
 	t.Parallel()
-	atWork, goOn, mended := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	var tries atomic.Int32
+	atWork, goOn := make(chan struct{}), make(chan struct{})
 	s := start(t, replies(func(model.Request) (model.Reply, error) {
 		close(atWork)
 		<-goOn
 		return model.Reply{Finish: model.FinishStop, Text: "done"}, nil
 	}))
-	s.sabotage(t, func(next func() (any, error)) (any, error) {
-		if tries.Add(1) == 1 {
-			panic("this build is broken")
-		}
-		<-mended
-		return next()
-	})
+	mended := s.breaks(t)
 	run := s.accept(t, agent.ModePlan, "x", say())
 	s.delivered(t)
 	s.awaitEvent(t, run, enumspb.EVENT_TYPE_WORKFLOW_TASK_FAILED)
@@ -245,16 +253,8 @@ func TestARunWhoseWorkflowFailsIsCancelled(t *testing.T) {
 	for name, known := range map[string]bool{"stuck, then cancelled": true, "cancelled, then stuck": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			mended := make(chan struct{})
-			var tries atomic.Int32
 			s := start(t, byScenario{})
-			s.sabotage(t, func(next func() (any, error)) (any, error) {
-				if tries.Add(1) == 1 {
-					panic("this build is broken")
-				}
-				<-mended
-				return next()
-			})
+			mended := s.breaks(t)
 			run := s.accept(t, agent.ModePlan, "x", say())
 			s.delivered(t)
 			s.awaitEvent(t, run, enumspb.EVENT_TYPE_WORKFLOW_TASK_FAILED)

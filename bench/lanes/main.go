@@ -8,13 +8,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -35,32 +32,15 @@ func main() {
 	flag.IntVar(&o.runs, "runs", 64, "how many runs at 16 at a time; a quarter of them one at a time")
 	flag.IntVar(&o.steps, "steps", 10, "how many calls a run has")
 	flag.IntVar(&o.rounds, "rounds", 3, "how often each is measured; the median counts")
-	asJSON := bench.JSONFlag()
-	flag.Parse()
-	if flag.NArg() > 0 || o.runs < 4 || o.steps < 1 || o.rounds < 1 {
-		flag.Usage()
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	report, err := measure(ctx, o)
-	stop()
-	if err == nil {
-		err = report.Print(*asJSON)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "lanes:", err)
-		os.Exit(1)
-	}
+	bench.Main(func(ctx context.Context) (*bench.Report, error) { return measure(ctx, o) })
 }
 
-func nothing(_ context.Context, in struct{ N int }, _ tool.Call) (int, error) { return in.N, nil }
-
 func measure(ctx context.Context, o options) (_ *bench.Report, err error) {
-	step, err := tool.New(tool.Spec{Name: "step", Description: "Does nothing.", Effect: agent.Idempotent}, nothing)
+	add, err := bench.Adder()
 	if err != nil {
 		return nil, err
 	}
-	s, err := bench.Start(ctx, bench.Config{Model: scripted.New(scripted.Options{}), Tools: []tool.Tool{step}, Progress: os.Stderr, TemporalDynamicConfig: o.settings})
+	s, err := bench.Start(ctx, bench.Config{Model: scripted.New(scripted.Options{}), Tools: []tool.Tool{add}, Progress: os.Stderr, TemporalDynamicConfig: o.settings})
 	if err != nil {
 		return nil, err
 	}
@@ -98,13 +78,10 @@ func measure(ctx context.Context, o options) (_ *bench.Report, err error) {
 
 // rate executes runs and gives their calls a second.
 func rate(ctx context.Context, s *bench.Stack, o options, parallel, runs int, lane agent.Lane) (float64, error) {
-	plan := &agent.Plan{Output: fmt.Sprintf("n%d", o.steps-1)}
-	for i := range o.steps {
-		n := agent.Node{ID: fmt.Sprintf("n%d", i), Kind: agent.ToolNode, Tool: "step", Args: json.RawMessage(fmt.Sprintf(`{"N": %d}`, i)), Lane: lane}
-		if i > 0 {
-			n.DependsOn = []string{fmt.Sprintf("n%d", i-1)}
-		}
-		plan.Nodes = append(plan.Nodes, n)
+	plan := bench.Chain(o.steps)
+	for i := range plan.Nodes {
+		plan.Nodes[i].Lane = lane
+		plan.Output = plan.Nodes[i].ID // the last one
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)

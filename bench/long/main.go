@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime/pprof"
 	"syscall"
 	"time"
 
@@ -88,12 +87,12 @@ func measure(ctx context.Context, o options) (reports []report, err error) {
 	defer func() { err = errors.Join(err, s.Stop()) }()
 
 	loop := bench.Run{Input: "Add all of them.", Mode: agent.ModeReact, Limits: agent.Limits{MaxSteps: o.turns + 1, Timeout: agent.Duration(o.timeout)}}
-	stop, err := profile(o.profile)
+	stop, err := bench.Profile(o.profile)
 	if err != nil {
 		return nil, err
 	}
 	r, err := one(ctx, s, "a loop", loop)
-	stop()
+	err = errors.Join(err, stop())
 	r.largestPrompt = caller.largestPrompt()
 	reports = append(reports, r)
 	if err != nil || o.nodes == 0 {
@@ -102,24 +101,6 @@ func measure(ctx context.Context, o options) (reports []report, err error) {
 	r, err = one(ctx, s, "a plan", bench.Run{Input: "Add all of them.", Mode: agent.ModePlan, Plan: lanes(o.nodes),
 		Limits: agent.Limits{MaxSteps: o.nodes + 1, Timeout: agent.Duration(o.timeout)}})
 	return append(reports, r), err
-}
-
-// profile writes a profile until stop is called; none without a file.
-func profile(path string) (stop func(), err error) {
-	if path == "" {
-		return func() {}, nil
-	}
-	file, err := os.Create(path)
-	if err != nil {
-		return nil, err
-	}
-	if err := pprof.StartCPUProfile(file); err != nil {
-		return nil, err
-	}
-	return func() {
-		pprof.StopCPUProfile()
-		_ = file.Close()
-	}, nil
 }
 
 // one executes a run to its end and asks both witnesses.

@@ -10,24 +10,17 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
-	"os/signal"
-	"runtime/pprof"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"runledger/agent"
-	"runledger/api"
 	"runledger/bench"
 	"runledger/model/scripted"
 	"runledger/tool"
@@ -35,7 +28,6 @@ import (
 
 type options struct {
 	events, rounds int
-	profile        string
 	settings       []string
 }
 
@@ -43,29 +35,11 @@ func main() {
 	var o options
 	flag.IntVar(&o.events, "events", 100_000, "how many events the conversation has")
 	flag.IntVar(&o.rounds, "rounds", 7, "how often each is measured; the median counts")
-	flag.StringVar(&o.profile, "profile", "", "a file for a profile of this process' processor time during the replays")
-	asJSON := bench.JSONFlag()
-	flag.Parse()
-	if flag.NArg() > 0 || o.events < 1000 || o.rounds < 1 {
-		flag.Usage()
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	report, err := measure(ctx, o)
-	stop()
-	if err == nil {
-		err = report.Print(*asJSON)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "replay:", err)
-		os.Exit(1)
-	}
+	bench.Main(func(ctx context.Context) (*bench.Report, error) { return measure(ctx, o) })
 }
 
-func add(_ context.Context, in struct{ A, B int }, _ tool.Call) (int, error) { return in.A + in.B, nil }
-
 func measure(ctx context.Context, o options) (report *bench.Report, err error) {
-	sum, err := tool.New(tool.Spec{Name: "add", Description: "Adds two numbers.", Effect: agent.Idempotent}, add)
+	sum, err := bench.Adder()
 	if err != nil {
 		return nil, err
 	}
@@ -74,11 +48,7 @@ func measure(ctx context.Context, o options) (report *bench.Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Stop()) }()
-	plan := &agent.Plan{}
-	for i := range 40 {
-		plan.Nodes = append(plan.Nodes, agent.Node{ID: fmt.Sprintf("n%d", i), Kind: agent.ToolNode, Tool: "add", Args: json.RawMessage(fmt.Sprintf(`{"A": %d, "B": 1}`, i))})
-	}
-	run, err := s.Do(ctx, bench.Run{Input: "Add all of them.", Mode: agent.ModePlan, Plan: plan})
+	run, err := s.Do(ctx, bench.Run{Input: "Add all of them.", Mode: agent.ModePlan, Plan: bench.Additions(40)})
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +61,7 @@ func measure(ctx context.Context, o options) (report *bench.Report, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("copy the events: %w", err)
 	}
-	handler, err := api.New(api.Config{Ledger: s.Ledger, AnyHost: true, Logger: slog.New(slog.DiscardHandler), Agents: []agent.Blueprint{{Name: "default"}}, CheckArguments: tool.CheckPlans, EditArguments: tool.EditCall})
+	handler, err := bench.NewAPI(s.Ledger)
 	if err != nil {
 		return nil, err
 	}
@@ -107,28 +77,17 @@ func measure(ctx context.Context, o options) (report *bench.Report, err error) {
 			b = b[n:]
 		}
 	})
-	server := httptest.NewServer(mux)
-	defer server.Close()
-	stream := server.URL + "/api/v1/agent/conversations/" + run.ConversationID + "/events?until=idle"
+	url, stop, err := bench.Serve(ctx, mux)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	stream := url + "/api/v1/agent/conversations/" + run.ConversationID + "/events?until=idle"
 	if body, err = get(ctx, stream); err != nil {
 		return nil, err
 	}
 	if n := bytes.Count(body, []byte("\nid: ")); n != events {
 		return nil, fmt.Errorf("%d frames for %d events", n, events)
-	}
-	stop := func() {}
-	if o.profile != "" {
-		file, err := os.Create(o.profile)
-		if err != nil {
-			return nil, err
-		}
-		if err := pprof.StartCPUProfile(file); err != nil {
-			return nil, err
-		}
-		stop = func() {
-			pprof.StopCPUProfile()
-			_ = file.Close()
-		}
 	}
 	var ours, rows, wire []float64
 	for range o.rounds {
@@ -138,7 +97,7 @@ func measure(ctx context.Context, o options) (report *bench.Report, err error) {
 		}{
 			{&ours, func() error { return drain(ctx, stream, len(body)) }},
 			{&rows, func() error { return selects(ctx, conn, run.ConversationID, events) }},
-			{&wire, func() error { return drain(ctx, server.URL+"/bytes", len(body)) }},
+			{&wire, func() error { return drain(ctx, url+"/bytes", len(body)) }},
 		} {
 			began := time.Now()
 			if err := m.do(); err != nil {
@@ -147,7 +106,6 @@ func measure(ctx context.Context, o options) (report *bench.Report, err error) {
 			*m.into = append(*m.into, time.Since(began).Seconds())
 		}
 	}
-	stop()
 	report = bench.NewReport(fmt.Sprintf("replay of %d events, %.1f MB", events, float64(len(body))/1e6))
 	took := bench.Quantile(ours, 0.5)
 	report.Add(bench.Figure{Name: "events", Value: float64(events) / took, Unit: "events/s", Limit: float64(events) / bench.Quantile(rows, 0.5), LimitName: "SELECT with pgx", Floor: 0.5})

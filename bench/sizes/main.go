@@ -45,13 +45,9 @@ type shape struct {
 
 func shapes(commands int) []shape {
 	limits := agent.Limits{MaxSteps: 2*commands + 2}
-	chain := bench.Additions(commands)
-	for i := 1; i < commands; i++ {
-		chain.Nodes[i].DependsOn = []string{chain.Nodes[i-1].ID}
-	}
 	return []shape{
 		{"plan, side by side", bench.Run{Input: "Add.", Mode: agent.ModePlan, Plan: bench.Additions(commands), Limits: limits}},
-		{"plan, one by one", bench.Run{Input: "Add.", Mode: agent.ModePlan, Plan: chain, Limits: limits}},
+		{"plan, one by one", bench.Run{Input: "Add.", Mode: agent.ModePlan, Plan: bench.Chain(commands), Limits: limits}},
 		{"loop", bench.Run{Input: "Add.", Mode: agent.ModeReact, Limits: limits}},
 	}
 }

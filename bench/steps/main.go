@@ -13,7 +13,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -56,12 +55,11 @@ type side struct {
 }
 
 func measure(ctx context.Context, o options) (report *bench.Report, err error) {
-	noop, err := tool.New(tool.Spec{Name: "noop", Description: "Does nothing.", Effect: agent.Idempotent},
-		func(_ context.Context, in struct{ N int }, _ tool.Call) (int, error) { return in.N, nil })
+	add, err := bench.Adder()
 	if err != nil {
 		return nil, err
 	}
-	s, err := bench.Start(ctx, bench.Config{Model: quick{}, Tools: []tool.Tool{noop}, Progress: os.Stderr})
+	s, err := bench.Start(ctx, bench.Config{Model: quick{}, Tools: []tool.Tool{add}, Progress: os.Stderr})
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +73,7 @@ func measure(ctx context.Context, o options) (report *bench.Report, err error) {
 	report = bench.NewReport(fmt.Sprintf("runs of %d steps without latency", steps))
 	for _, level := range []struct{ at, runs int }{{1, o.alone}, {o.at, o.together}} {
 		ours := &side{name: "runs", do: func(ctx context.Context) error {
-			_, err := s.Do(ctx, bench.Run{Input: "Do nothing.", Mode: agent.ModePlan, Plan: chain()})
+			_, err := s.Do(ctx, bench.Run{Input: "Do nothing.", Mode: agent.ModePlan, Plan: bench.Chain(steps)})
 			return err
 		}}
 		commits := &side{name: "two commits each", do: bare.run(activityCommits, steps)}
@@ -181,19 +179,6 @@ func compare(report *bench.Report, at int, ours, commits, nothing, as *side) {
 	for _, s := range []*side{ours, commits, nothing, as} {
 		report.Note("Processor per run, %d at a time, %s: %s.", at, s.name, s.split())
 	}
-}
-
-// chain is the plan of a run.
-func chain() *agent.Plan {
-	plan := &agent.Plan{}
-	for i := range steps {
-		n := agent.Node{ID: fmt.Sprintf("n%d", i), Kind: agent.ToolNode, Tool: "noop", Args: json.RawMessage(fmt.Sprintf(`{"N": %d}`, i))}
-		if i > 0 {
-			n.DependsOn = []string{fmt.Sprintf("n%d", i-1)}
-		}
-		plan.Nodes = append(plan.Nodes, n)
-	}
-	return plan
 }
 
 // quick is a model that answers at once.
