@@ -19,7 +19,9 @@ import (
 func (l *Ledger) Commit(ctx context.Context, c agent.Commit) (_ agent.Decided, err error) {
 	defer l.measured(GateCommit, time.Now(), &err)
 	var decided agent.Decided
-	err = l.writeLate(ctx, txnScope{runID: c.RunID, epoch: c.Epoch, commandID: c.CommandID, withState: true, changesRun: c.Plan != nil},
+	scope := txnScope{runID: c.RunID, epoch: c.Epoch, commandID: c.CommandID, withState: true, changesRun: c.Plan != nil,
+		recalls: c.Plan == nil && !c.Reconciled, owner: c.Dispatch}
+	err = l.writeLate(ctx, scope,
 		func(t *txn, late bool) (err error) {
 			decided, err = t.commitOwned(ctx, c, late)
 			return err
@@ -38,7 +40,7 @@ func (l *Ledger) writeLate(ctx context.Context, scope txnScope, decide func(t *t
 	scope.anyEpoch = true
 	err := l.write(ctx, scope, func(t *txn) error { return decide(t, false) })
 	if errors.Is(err, errLate) {
-		scope.changesRun = true
+		scope.changesRun, scope.recalls = true, false
 		err = l.write(ctx, scope, func(t *txn) error { return decide(t, true) })
 	}
 	return err

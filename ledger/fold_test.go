@@ -22,6 +22,8 @@ type worker struct {
 	b    *bench
 	run  agent.Run
 	plan *agent.Plan
+	// others are further processes that write to the same run.
+	others []*ledger.Ledger
 
 	mu   sync.Mutex
 	rand *rand.Rand
@@ -32,6 +34,14 @@ func (w *worker) chance(n int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.rand.IntN(n)
+}
+
+// somebody is one of the processes.
+func (w *worker) somebody() *ledger.Ledger {
+	if i := w.chance(2 * (len(w.others) + 1)); i < len(w.others) {
+		return w.others[i]
+	}
+	return w.b.Ledger
 }
 
 // record writes one fact of the workflow. A workflow has one thread, so a number is taken and written at a time.
@@ -63,7 +73,7 @@ func (w *worker) node(i int) {
 		if w.chance(4) == 0 {
 			begin.Checkpoint = agent.ToolStart
 		}
-		begun, err := w.b.Begin(w.t.Context(), begin)
+		begun, err := w.somebody().Begin(w.t.Context(), begin)
 		if err != nil {
 			w.t.Error(err)
 			return
@@ -115,7 +125,7 @@ func (w *worker) commit(c command, no int) {
 	if commit.Ends = w.chance(6) != 0; !commit.Ends && w.chance(2) == 0 {
 		commit.Checkpoint = agent.LLMComplete
 	}
-	if _, err := w.b.Commit(w.t.Context(), commit); err != nil {
+	if _, err := w.somebody().Commit(w.t.Context(), commit); err != nil {
 		w.t.Error(err)
 	}
 }
@@ -182,6 +192,7 @@ func TestEveryCheckpointIsTheFoldOfTheEventsBeforeIt(t *testing.T) {
 	b := setup(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
+	others := []*ledger.Ledger{open(t, b.url, 0)}
 	for round := range 8 {
 		random := rand.New(rand.NewPCG(seed, uint64(round)))
 		plan := &agent.Plan{}
@@ -197,7 +208,7 @@ func TestEveryCheckpointIsTheFoldOfTheEventsBeforeIt(t *testing.T) {
 		runs := []agent.Run{first, b.acceptedIn(t, first.ConversationID, plan)}
 		var group sync.WaitGroup
 		for r, run := range runs {
-			w := &worker{t: t, b: b, run: run, plan: plan, rand: rand.New(rand.NewPCG(seed, uint64(100*round+r)))}
+			w := &worker{t: t, b: b, run: run, plan: plan, others: others[:round%2], rand: rand.New(rand.NewPCG(seed, uint64(100*round+r)))}
 			slots := make(chan struct{}, 6)
 			for i := range plan.Nodes {
 				group.Go(func() {
@@ -215,6 +226,11 @@ func TestEveryCheckpointIsTheFoldOfTheEventsBeforeIt(t *testing.T) {
 			requireWholeRecord(t, b, run)
 		}
 		require.Equal(t, int(b.last(t, first)), len(b.events(t, runs[0]))+len(b.events(t, runs[1])), "no gaps")
+		b.requireChain(t, first)
+	}
+	for _, l := range append(others, b.Ledger) {
+		require.Positive(t, l.Stats().Recalled, "some go by memory")
+		require.Positive(t, l.Stats().Moved, "and some of these find that it is not so")
 	}
 }
 

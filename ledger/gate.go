@@ -23,7 +23,8 @@ const maxInlineResult = 32 << 10
 func (l *Ledger) Begin(ctx context.Context, b agent.Begin) (_ agent.Begun, err error) {
 	defer l.measured(GateBegin, time.Now(), &err)
 	var begun agent.Begun
-	scope := txnScope{runID: b.RunID, epoch: b.Epoch, commandID: b.CommandID, facts: b.Facts, withState: b.Checkpoint != ""}
+	scope := txnScope{runID: b.RunID, epoch: b.Epoch, commandID: b.CommandID, facts: b.Facts, withState: b.Checkpoint != "",
+		recalls: b.Within == nil, anyLog: b.Refusal == nil && b.Checkpoint == "" && len(b.Facts) == 0}
 	err = l.write(ctx, scope, func(t *txn) error {
 		if t.run.status.Terminal() {
 			return t.ended()
@@ -173,6 +174,10 @@ func (t *txn) dispatch(b agent.Begin, begun *agent.Begun) error {
 		return err
 	}
 	t.writeRow(b, begun.DispatchNo, deadline)
+	if t.command == nil {
+		t.begun = &agent.CommandRow{RunID: b.RunID, CommandID: b.CommandID, State: agent.Dispatched, InputHash: b.InputHash, DispatchNo: 1,
+			NodeID: b.NodeID, Kind: b.Kind, Tool: b.Tool, Effect: b.Effect, Owner: b.Dispatch, LeaseUntil: t.now.Add(agent.Lease), Deadline: deadline}
+	}
 	return nil
 }
 
@@ -287,7 +292,11 @@ func (l *Ledger) Renew(ctx context.Context, runID, commandID string, epoch, disp
 	return status, owned, nil
 }
 
+// dropOutput forgets what has come of a model's answer so far.
 func (t *txn) dropOutput(commandID string) {
+	if t.command.Kind == agent.ToolCommand {
+		return
+	}
 	t.writes.Queue(`DELETE FROM model_output WHERE run_id = $1 AND command_id = $2`, t.run.runID, commandID)
 }
 

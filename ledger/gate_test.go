@@ -436,6 +436,7 @@ func TestGateInjectsAfterWaitingForACommit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
+			another := open(t, b.url, 0)
 			run := b.accepted(t, twoStep(t))
 			a := command{run: run, id: "a"}
 			no := b.begins(t, a)
@@ -450,7 +451,7 @@ func TestGateInjectsAfterWaitingForACommit(t *testing.T) {
 			var begun agent.Begun
 			group.Go(func() {
 				var err error
-				if begun, err = b.Begin(t.Context(), command{run: run, id: "a", attempt: 2}.begin()); err != nil {
+				if begun, err = another.Begin(t.Context(), command{run: run, id: "a", attempt: 2}.begin()); err != nil {
 					t.Error(err)
 				}
 			})

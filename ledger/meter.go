@@ -91,7 +91,7 @@ func (t *txn) count(m Meter) {
 
 // tally counts what no transaction is of.
 type tally struct {
-	notified, notifyFailed, listenConnects atomic.Int64
+	notified, notifyFailed, listenConnects, recalled, moved atomic.Int64
 }
 
 // Stats are the counts of one process's ledger since it was opened, and its pool as it is.
@@ -100,6 +100,9 @@ type Stats struct {
 	Notified, NotifyFailed int64
 	// ListenConnects counts how often the listening connection was made; the first time counts.
 	ListenConnects int64
+	// Recalled counts transactions of the gate that went by what the process remembered, in one round trip; Moved those that had to be
+	// done again, since it was not so any more.
+	Recalled, Moved int64
 	// Connections of the pool: at most MaxConns; InUse and Idle of those that there are. Acquired counts how often one was taken,
 	// Waited how often somebody had to wait for it, for WaitTime together.
 	MaxConns, InUse, Idle int64
@@ -110,7 +113,7 @@ type Stats struct {
 // Stats tells what this process's ledger has done.
 func (l *Ledger) Stats() Stats {
 	p := l.pool.Stat()
-	return Stats{Notified: l.tally.notified.Load(), NotifyFailed: l.tally.notifyFailed.Load(), ListenConnects: l.tally.listenConnects.Load(),
+	return Stats{Notified: l.tally.notified.Load(), NotifyFailed: l.tally.notifyFailed.Load(), ListenConnects: l.tally.listenConnects.Load(), Recalled: l.tally.recalled.Load(), Moved: l.tally.moved.Load(),
 		MaxConns: int64(p.MaxConns()), InUse: int64(p.AcquiredConns()), Idle: int64(p.IdleConns()),
 		Acquired: p.AcquireCount(), Waited: p.EmptyAcquireCount(), WaitTime: p.EmptyAcquireWaitTime()}
 }

@@ -111,7 +111,7 @@ func TestOutputIsGoneWhenItsCommandIsDecided(t *testing.T) {
 			require.NoError(t, err)
 		},
 	} {
-		c := command{run: run, id: name, inner: true}
+		c := command{run: run, id: name, kind: agent.ModelCommand, inner: true}
 		b.begins(t, c)
 		b.says(t, c, 1, 1, "x")
 		require.Len(t, b.output(t, run.ConversationID), 1, name)

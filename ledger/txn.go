@@ -26,7 +26,17 @@ type txn struct {
 	command *agent.CommandRow // nil when there is none
 	last    int64             // the conversation's last number, counted on as events are appended
 	chain   []byte            // the conversation's chain at its opening, and with the new events once they are written
-	state   agent.State       // only when opened withState
+	state   agent.State       // only if hasState
+	// hasState: state holds what stood in the log when the transaction was opened.
+	hasState bool
+	lastFact int // of the run's epoch, only if factsKnown
+	// recalled: it goes by what this process remembers, and nothing is locked.
+	recalled   bool
+	factsKnown bool
+	openedAt   []byte    // the conversation's chain at the opening
+	openedIn   time.Time // of this process's clock, at now
+	// begun is the row of the command that the transaction lets begin for the first time.
+	begun *agent.CommandRow
 
 	newEvents []agent.Event
 	factNos   []int // one per new event, 0 for none
@@ -62,6 +72,10 @@ type txnScope struct {
 	anyEpoch bool
 	// begun: the transaction is open already, with the run's row locked.
 	begun bool
+	// recalls: it may go by what this process remembers. anyLog: whatever the log holds by now; owner: the dispatch that has the command,
+	// if there is one.
+	recalls, anyLog bool
+	owner           agent.Dispatch
 	// changesRun takes the stronger lock on the run's row at once. Two transactions that upgrade would deadlock.
 	changesRun bool
 	// witness, if set, is where the log stands once the transaction is written.
@@ -71,12 +85,32 @@ type txnScope struct {
 // write runs one transaction: open, decide, write, commit. When decide returns an error nothing is
 // written.
 func (l *Ledger) write(ctx context.Context, scope txnScope, decide func(*txn) error) error {
+	if scope.recalls {
+		done, err := l.memory.turn(ctx, scope.runID)
+		if err != nil {
+			return err
+		}
+		defer done()
+	}
 	conn, err := l.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	// A connection that is given back inside a transaction is closed, which undoes it even if this Exec cannot.
 	defer conn.Release()
+	if scope.recalls {
+		if t := l.memory.recall(scope); t != nil {
+			err := t.writeRecalled(ctx, conn, scope, decide)
+			if err == nil {
+				l.tally.recalled.Add(1)
+				l.written(t, scope)
+			}
+			if !errors.Is(err, errMoved) {
+				return err
+			}
+			l.tally.moved.Add(1)
+		}
+	}
 	t := &txn{tx: conn}
 	if err := t.transact(ctx, scope, decide); err != nil {
 		if conn.Conn().PgConn().TxStatus() != 'I' {
@@ -87,12 +121,20 @@ func (l *Ledger) write(ctx context.Context, scope txnScope, decide func(*txn) er
 		return err
 	}
 	l.goesOn(ctx, t, scope.epoch)
+	l.written(t, scope)
+	return nil
+}
+
+// written is what follows a transaction.
+func (l *Ledger) written(t *txn, scope txnScope) {
+	if scope.recalls {
+		l.memory.keep(t)
+	}
 	t.tell(l.notifier)
 	t.count(l.meter)
 	if scope.witness != nil {
 		*scope.witness = t.witness()
 	}
-	return nil
 }
 
 // tell wakes those who wait for what a transaction has written, and lets its command say where the log stands now.
@@ -174,10 +216,10 @@ func (t *txn) open(ctx context.Context, scope txnScope) error {
 			return err
 		})
 	}
-	lastFact := 0
 	if len(scope.facts) > 0 {
+		t.factsKnown = true
 		batch.Queue(`SELECT coalesce(max(fact_no), 0) FROM agent_execution_events WHERE run_id = $1 AND epoch = $2 AND fact_no IS NOT NULL`,
-			scope.runID, scope.epoch).QueryRow(func(row pgx.Row) error { return row.Scan(&lastFact) })
+			scope.runID, scope.epoch).QueryRow(func(row pgx.Row) error { return row.Scan(&t.lastFact) })
 	}
 	if scope.withState {
 		t.queueState(&batch, scope.runID)
@@ -185,11 +227,17 @@ func (t *txn) open(ctx context.Context, scope txnScope) error {
 	if err := t.tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return err
 	}
+	t.openedAt, t.openedIn, t.hasState = t.chain, time.Now(), scope.withState
+	return t.enter(scope)
+}
+
+// enter appends the facts that the transaction's caller carries, if it may write at all.
+func (t *txn) enter(scope txnScope) error {
 	if t.run.epoch != scope.epoch && !scope.anyEpoch {
 		return agent.Failed(agent.CodeStaleEpoch, "run %s is in epoch %d, this execution is of epoch %d", scope.runID, t.run.epoch, scope.epoch)
 	}
 	for _, f := range scope.facts {
-		if f.No <= lastFact {
+		if f.No <= t.lastFact {
 			continue
 		}
 		if t.run.status.Terminal() {
@@ -199,6 +247,7 @@ func (t *txn) open(ctx context.Context, scope txnScope) error {
 		if err := t.appendEvent(e, f.No); err != nil {
 			return err
 		}
+		t.lastFact = f.No
 	}
 	return nil
 }
@@ -318,30 +367,39 @@ func (t *txn) message(m *agent.Message) error {
 
 // queueEvents queues the new events, and the counter and the chain behind them.
 func (t *txn) queueEvents() {
-	if n := len(t.newEvents); n > 0 {
-		types, data := make([]string, n), make([]string, n)
-		nodes, commands := make([]string, n), make([]string, n)
-		attempts, facts := make([]int, n), make([]*int, n)
-		for i, e := range t.newEvents {
-			types[i], data[i], nodes[i], commands[i], attempts[i] = string(e.Type), string(e.Data), e.NodeID, e.CommandID, e.Attempt
-			if t.factNos[i] > 0 {
-				facts[i] = &t.factNos[i]
-			}
-		}
-		t.writes.Queue(`WITH added AS (
-				INSERT INTO agent_execution_events (conversation_id, message_id, run_id, root_run_id, epoch, created_at,
-					sequence_number, event_type, event_data, node_id, command_id, attempt, fact_no)
-				SELECT $1, $2, $3, $4, $5, $6, $7 + ord, typ, doc::jsonb, node, command, attempt, fact
-				FROM unnest($8::text[], $9::text[], $10::text[], $11::text[], $12::int[], $13::int[])
-					WITH ORDINALITY AS e (typ, doc, node, command, attempt, fact, ord)
-				RETURNING sequence_number, event_digest(agent_execution_events) AS digest)
-			UPDATE conversations SET last_sequence = $14, updated_at = $6,
-				chain = (SELECT event_chain(chain, digest ORDER BY sequence_number) FROM added)
-			WHERE id = $1 RETURNING chain`,
-			t.run.conversationID, t.run.messageID, t.run.runID, t.run.rootRunID, t.run.epoch, t.now, t.last-int64(n),
-			types, data, nodes, commands, attempts, facts, t.last).
-			QueryRow(func(row pgx.Row) error { return row.Scan(&t.chain) })
+	if len(t.newEvents) == 0 {
+		return
 	}
+	last := t.last
+	t.writes.Queue(appendEvents+`false, '', NULL, '', NULL, 0, 0, '')`, t.appended()...).
+		QueryRow(func(row pgx.Row) error {
+			if err := row.Scan(nil, nil, nil, nil, &t.last, &t.chain); err != nil {
+				return err
+			}
+			if t.last != last {
+				return fmt.Errorf("the log of conversation %s has moved to %d, not %d, while it was locked", t.run.conversationID, t.last, last)
+			}
+			return nil
+		})
+}
+
+// appendEvents wants appended, and what append_events goes by.
+const appendEvents = `SELECT conversation, message, root, before, last, chain FROM append_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, `
+
+// appended are the new events and whose they are.
+func (t *txn) appended() []any {
+	n := len(t.newEvents)
+	types, data := make([]string, n), make([]string, n)
+	nodes, commands := make([]string, n), make([]string, n)
+	attempts, facts := make([]int, n), make([]*int, n)
+	for i, e := range t.newEvents {
+		types[i], data[i], nodes[i], commands[i], attempts[i] = string(e.Type), string(e.Data), e.NodeID, e.CommandID, e.Attempt
+		if t.factNos[i] > 0 {
+			facts[i] = &t.factNos[i]
+		}
+	}
+	return []any{t.run.runID, t.run.epoch, t.now, nullText(t.run.conversationID), nullText(t.run.messageID), nullText(t.run.rootRunID),
+		types, data, nodes, commands, attempts, facts}
 }
 
 // nullJSON gives a document as a json column takes it.

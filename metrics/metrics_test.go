@@ -22,7 +22,7 @@ import (
 type store struct{ err error }
 
 func (store) Stats() ledger.Stats {
-	return ledger.Stats{Notified: 7, NotifyFailed: 1, ListenConnects: 2, MaxConns: 16, InUse: 3, Idle: 4, Acquired: 90, Waited: 5, WaitTime: 1500 * time.Millisecond}
+	return ledger.Stats{Notified: 7, NotifyFailed: 1, ListenConnects: 2, Recalled: 8, Moved: 6, MaxConns: 16, InUse: 3, Idle: 4, Acquired: 90, Waited: 5, WaitTime: 1500 * time.Millisecond}
 }
 
 func (s store) Standing(context.Context) (ledger.Standing, error) {

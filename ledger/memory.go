@@ -1,0 +1,262 @@
+package ledger
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"runledger/agent"
+)
+
+// memory is what this process knows of the runs that it writes to. A transaction that goes by it needs one round trip instead of two:
+// it is decided before anything is locked, and the database takes it only if all of it still holds, see append_events in the
+// migrations. The chain over the events vouches for what is too much to compare, the run's state: the same chain, the same events.
+//
+// It is also where those of this process who write to the same conversation take turns, which else they would do as locks in the
+// database, each with a connection.
+type memory struct {
+	mu sync.Mutex
+	// By run and by conversation. What has not been used for long is forgotten: when recent is full it becomes older, and older is gone.
+	recent, older map[string]*recollection
+	threads       map[string]*thread
+	clock         clock
+}
+
+// thread is a conversation as this process last wrote to it.
+type thread struct {
+	turn  chan struct{} // full while somebody writes
+	chain []byte
+	last  int64
+	// breaks counts how often others had written in between. What was known before that is not known any more.
+	breaks int
+	runs   int // that refer to it
+}
+
+// recollection is a run as this process last wrote to it.
+type recollection struct {
+	thread *thread
+	head   runHead
+	// state is as of the break of its thread, unless it is nil.
+	state  *agent.State
+	breaks int
+	// lastFact is the number of the last fact of head.epoch, -1 when nobody has looked.
+	lastFact int
+	// atWork are the commands that this process has begun and not ended.
+	atWork map[string]agent.CommandRow
+}
+
+// clock is the database's, as this process takes it to be.
+type clock struct {
+	theirs, ours time.Time
+}
+
+// maxRemembered bounds how many runs a process remembers, twice this many at most.
+const maxRemembered = 4096
+
+func newMemory() *memory {
+	return &memory{recent: map[string]*recollection{}, older: map[string]*recollection{}, threads: map[string]*thread{}}
+}
+
+// errMoved says that what a transaction went by is not so. It is done again, by what the database says.
+var errMoved = errors.New("it is not as it was remembered")
+
+// sqlMoved is errMoved in the words of the database.
+const sqlMoved = "RL001"
+
+// find must be called with the lock held.
+func (m *memory) find(runID string) *recollection {
+	r := m.recent[runID]
+	if r == nil {
+		if r = m.older[runID]; r != nil {
+			delete(m.older, runID)
+			m.recent[runID] = r
+		}
+	}
+	return r
+}
+
+// turn waits until nobody else of this process writes to the run's conversation, if it knows which that is.
+func (m *memory) turn(ctx context.Context, runID string) (done func(), err error) {
+	m.mu.Lock()
+	r := m.find(runID)
+	m.mu.Unlock()
+	if r == nil {
+		return func() {}, nil
+	}
+	select {
+	case r.thread.turn <- struct{}{}:
+		return func() { <-r.thread.turn }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// recall opens a transaction from memory, nil when that does not do for it.
+func (m *memory) recall(scope txnScope) *txn {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.clock.theirs.IsZero() {
+		return nil
+	}
+	t := &txn{tx: nothing{}, recalled: true, now: m.clock.theirs.Add(time.Since(m.clock.ours)).Truncate(time.Microsecond)}
+	r := m.find(scope.runID)
+	if r == nil {
+		if !scope.anyLog {
+			return nil
+		}
+		t.run = runHead{runID: scope.runID, epoch: scope.epoch, status: agent.Running}
+		return t
+	}
+	if r.head.stuck || r.head.forked || r.head.pausedBy != 0 || r.head.epoch != scope.epoch || len(scope.facts) > 0 && r.lastFact < 0 {
+		return nil
+	}
+	t.run, t.last, t.lastFact = r.head, r.thread.last, r.lastFact
+	t.openedAt = r.thread.chain
+	if r.state != nil && r.breaks == r.thread.breaks {
+		t.state, t.hasState = *r.state, true
+	}
+	switch c, ok := r.atWork[scope.commandID]; {
+	case ok && scope.owner == c.Owner:
+		t.command = &c
+	case ok, scope.owner != agent.Dispatch{}:
+		return nil
+	}
+	if scope.withState && !t.hasState {
+		return nil
+	}
+	return t
+}
+
+// keep remembers what a transaction has found and written.
+func (m *memory) keep(t *txn) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !t.recalled {
+		m.clock = clock{theirs: t.now, ours: t.openedIn}
+	}
+	th := m.threads[t.run.conversationID]
+	if th == nil {
+		th = &thread{turn: make(chan struct{}, 1)}
+		m.threads[t.run.conversationID] = th
+	}
+	if !bytes.Equal(th.chain, t.openedAt) {
+		if t.last-int64(len(t.newEvents)) < th.last { // another transaction of this process was written after it and has been here before
+			return
+		}
+		th.breaks++
+	}
+	th.last, th.chain = t.last, t.chain
+	r := m.find(t.run.runID)
+	if r == nil {
+		r = &recollection{thread: th, lastFact: -1, atWork: map[string]agent.CommandRow{}}
+		th.runs++
+		m.add(t.run.runID, r)
+	}
+	if r.head.epoch != t.run.epoch {
+		r.lastFact = -1
+		clear(r.atWork)
+	}
+	r.head = t.run
+	if t.factsKnown {
+		r.lastFact = t.lastFact
+	}
+	r.state = nil
+	if t.hasState && t.applyNew() == nil {
+		state := t.state
+		r.state, r.breaks = &state, th.breaks
+	}
+	if t.command != nil {
+		delete(r.atWork, t.command.CommandID)
+	}
+	if t.begun != nil {
+		r.atWork[t.begun.CommandID] = *t.begun
+	}
+}
+
+// add must be called with the lock held.
+func (m *memory) add(runID string, r *recollection) {
+	if len(m.recent) >= maxRemembered {
+		for _, old := range m.older {
+			m.drop(old)
+		}
+		m.recent, m.older = map[string]*recollection{}, m.recent
+	}
+	m.recent[runID] = r
+}
+
+func (m *memory) drop(r *recollection) {
+	if r.thread.runs--; r.thread.runs == 0 {
+		delete(m.threads, r.head.conversationID)
+	}
+}
+
+// forget forgets a run, of which nobody knows what was written.
+func (m *memory) forget(runID string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r := m.find(runID); r != nil {
+		delete(m.recent, runID)
+		m.drop(r)
+	}
+}
+
+// writeRecalled decides a transaction by what is remembered, and writes it in one round trip if that is so: errMoved if not, or if it
+// cannot be decided that way.
+func (t *txn) writeRecalled(ctx context.Context, conn session, scope txnScope, decide func(*txn) error) error {
+	if t.enter(scope) != nil || decide(t) != nil || len(t.newEvents) == 0 {
+		return errMoved // a refusal that stands on what is remembered is none
+	}
+	var remembered []byte
+	if !scope.anyLog {
+		remembered = t.openedAt
+	}
+	var dispatchNo *int
+	if scope.owner != (agent.Dispatch{}) {
+		dispatchNo = &t.command.DispatchNo
+	}
+	var batch pgx.Batch
+	var opened []byte
+	var last int64
+	batch.Queue(appendEvents+`true, $13, $14, $15, $16, $17, $18, $19)`,
+		append(t.appended(), t.run.status, remembered, scope.commandID, dispatchNo, scope.owner.Schedule, scope.owner.Attempt, scope.owner.Token)...).
+		QueryRow(func(row pgx.Row) error {
+			return row.Scan(&t.run.conversationID, &t.run.messageID, &t.run.rootRunID, &opened, &last, &t.chain)
+		})
+	batch.QueuedQueries = append(batch.QueuedQueries, t.writes.QueuedQueries...)
+	err := conn.SendBatch(ctx, &batch).Close()
+	if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) && refused.Code == sqlMoved {
+		return errMoved
+	}
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(opened, t.openedAt) {
+		t.openedAt, t.hasState = opened, false
+	}
+	t.last = last
+	return nil
+}
+
+// nothing is the database of a transaction that goes by memory: there is nothing to be read.
+type nothing struct{}
+
+func (nothing) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
+	return pgconn.CommandTag{}, errMoved
+}
+func (nothing) Query(context.Context, string, ...any) (pgx.Rows, error) { return nil, errMoved }
+func (nothing) QueryRow(context.Context, string, ...any) pgx.Row        { return noRow{} }
+func (nothing) SendBatch(context.Context, *pgx.Batch) pgx.BatchResults  { return noResults{} }
+
+type noRow struct{}
+
+func (noRow) Scan(...any) error { return errMoved }
+
+// noResults has what is called of results: everything here is queued with what reads it.
+type noResults struct{ pgx.BatchResults }
+
+func (noResults) Close() error { return errMoved }

@@ -1,0 +1,176 @@
+package ledger_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"runledger/agent"
+	"runledger/ledger"
+)
+
+// recalls says how many transactions do went by memory, and how many of them had to be done again.
+func recalls(l *ledger.Ledger, do func()) (recalled, moved int64) {
+	before := l.Stats()
+	do()
+	after := l.Stats()
+	return after.Recalled - before.Recalled, after.Moved - before.Moved
+}
+
+// R3-7, R3-8: a process that goes on with a run goes by what it remembers of it, and writes what it would have written anyway.
+func TestStepsGoByMemory(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	b.runs(t, command{run: run, id: "a"}, `1`)
+	recalled, moved := recalls(b.Ledger, func() {
+		for i, id := range []string{"b", "c", "d"} {
+			c := command{run: run, id: id, index: i + 1}
+			result := `2`
+			if id == "d" {
+				c.kind, result = agent.ModelCommand, `{"text":"2"}`
+			}
+			b.runs(t, c, result)
+		}
+	})
+	require.EqualValues(t, 6, recalled)
+	require.Zero(t, moved)
+	requireWholeRecord(t, b, run)
+	b.requireChain(t, run)
+	b.requireVerifies(t, run)
+}
+
+// Two processes that take steps of a run in turns get in each other's way at most so far that they ask again.
+func TestMemoryOfTwoProcesses(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	other := &bench{Ledger: open(t, b.url, 0), url: b.url, db: b.db}
+	run := b.accepted(t, twoStep(t))
+	for i, id := range []string{"a", "b", "c", "d", "e", "f"} {
+		by := b
+		if i%2 == 1 {
+			by = other
+		}
+		by.runs(t, command{run: run, id: id, index: i}, `1`)
+	}
+	require.Positive(t, b.Stats().Recalled)
+	requireWholeRecord(t, b, run)
+	b.requireChain(t, run)
+}
+
+// Whatever has happened to a run since a process wrote to it last, its next step meets it as it is.
+func TestMemoryIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		happens func(t *testing.T, b *bench, run agent.Run)
+		next    func(t *testing.T, b *bench, run agent.Run)
+	}{
+		"paused": {
+			func(t *testing.T, b *bench, run agent.Run) {
+				b.exec(t, `UPDATE agent_executions SET pause_intent = 1 WHERE run_id = $1`, run.RunID)
+			},
+			func(t *testing.T, b *bench, run agent.Run) {
+				require.Equal(t, agent.IsPaused, b.begin(t, command{run: run, id: "b"}).Verdict)
+			},
+		},
+		"being cancelled": {
+			func(t *testing.T, b *bench, run agent.Run) {
+				b.exec(t, `UPDATE agent_executions SET status = 'cancelling' WHERE run_id = $1`, run.RunID)
+			},
+			func(t *testing.T, b *bench, run agent.Run) {
+				_, err := b.Begin(t.Context(), command{run: run, id: "b"}.begin())
+				requireCode(t, err, agent.CodeCancelled)
+			},
+		},
+		"replaced": {
+			func(t *testing.T, b *bench, run agent.Run) {
+				b.exec(t, `UPDATE agent_executions SET epoch = 2 WHERE run_id = $1`, run.RunID)
+			},
+			func(t *testing.T, b *bench, run agent.Run) {
+				_, err := b.Begin(t.Context(), command{run: run, id: "b"}.begin())
+				requireCode(t, err, agent.CodeStaleEpoch)
+			},
+		},
+		"ended": {
+			func(t *testing.T, b *bench, run agent.Run) {
+				(&bench{Ledger: open(t, b.url, 0), url: b.url, db: b.db}).finish(t, run, agent.FailedStatus)
+			},
+			func(t *testing.T, b *bench, run agent.Run) {
+				_, err := b.Begin(t.Context(), command{run: run, id: "b"}.begin())
+				requireCode(t, err, agent.CodeStaleEpoch)
+			},
+		},
+		"the command was begun elsewhere": {
+			func(t *testing.T, b *bench, run agent.Run) {
+				_, err := open(t, b.url, 0).Begin(t.Context(), command{run: run, id: "b", schedule: 2}.begin())
+				require.NoError(t, err)
+			},
+			func(t *testing.T, b *bench, run agent.Run) {
+				require.Equal(t, agent.Refuse, b.begin(t, command{run: run, id: "b"}).Verdict)
+			},
+		},
+		"the log was written to": {
+			func(t *testing.T, b *bench, run agent.Run) {
+				b.begins(t, command{run: run, id: "b", index: 1})
+				other := &bench{Ledger: open(t, b.url, 0), url: b.url, db: b.db}
+				other.runs(t, command{run: run, id: "c", index: 2}, `3`)
+			},
+			func(t *testing.T, b *bench, run agent.Run) {
+				b.commits(t, command{run: run, id: "b", index: 1}, 1, `2`)
+				requireWholeRecord(t, b, run)
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			run := b.accepted(t, twoStep(t))
+			b.runs(t, command{run: run, id: "a"}, `1`)
+			c.happens(t, b, run)
+			_, moved := recalls(b.Ledger, func() { c.next(t, b, run) })
+			require.Positive(t, moved)
+			events := b.events(t, run)
+			for i, e := range events {
+				require.EqualValues(t, i+1, e.Sequence)
+			}
+			b.requireChain(t, run)
+		})
+	}
+}
+
+// A dispatch that was overtaken between its begin and its commit does not write, though its process remembers that it holds the command.
+func TestMemoryOfALostCommand(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	b.runs(t, command{run: run, id: "a"}, `1`)
+	c := command{run: run, id: "b", index: 1}
+	no := b.begins(t, c)
+	b.expire(t, c)
+	other := &bench{Ledger: open(t, b.url, 0), url: b.url, db: b.db}
+	later := c
+	later.attempt = 2
+	taken := other.begins(t, later)
+	decided, err := b.Commit(t.Context(), c.commit(no, `"lost"`))
+	require.NoError(t, err)
+	require.False(t, decided.Mine)
+	require.Equal(t, `"kept"`, string(other.commits(t, later, taken, `"kept"`).Result))
+}
+
+// The database's clock is the one that counts. A process that takes it for another asks again.
+func TestMemoryOfTheTime(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	b.runs(t, command{run: run, id: "a"}, `1`)
+	ledger.Misremember(b.Ledger, -time.Hour)
+	_, moved := recalls(b.Ledger, func() { b.runs(t, command{run: run, id: "b", index: 1}, `2`) })
+	require.EqualValues(t, 1, moved, "then it knows")
+	row := b.row(t, command{run: run, id: "b"})
+	require.WithinDuration(t, value[time.Time](t, b, `SELECT clock_timestamp()`), row.EmittedAt, time.Minute)
+	events := b.events(t, run)
+	for i := range events[1:] {
+		require.False(t, events[i+1].CreatedAt.Before(events[i].CreatedAt))
+	}
+}
