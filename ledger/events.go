@@ -15,7 +15,7 @@ func (l *Ledger) Events(ctx context.Context, scope agent.LogScope, after int64, 
 	where, id := "conversation_id = $1", scope.ConversationID
 	if scope.RunID != "" {
 		// A run's log holds those of its child runs.
-		where, id = "(run_id = $1 OR root_run_id = $1)", scope.RunID
+		where, id = "(run_id = $1 OR root_run_id = $1 AND root_run_id <> run_id)", scope.RunID
 	}
 	rows, err := l.pool.Query(ctx, `SELECT `+eventColumns+` FROM agent_execution_events WHERE `+where+`
 		AND sequence_number > $2 ORDER BY sequence_number LIMIT $3`, id, after, limit)
@@ -59,7 +59,7 @@ func (l *Ledger) Extent(ctx context.Context, scope agent.LogScope) (agent.Extent
 			EXISTS (SELECT 1 FROM agent_executions r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)
 		FROM conversations c WHERE c.id = $1`
 	const one = `SELECT CASE WHEN c.last_sequence > 0 THEN c.removed_through + 1 ELSE 0 END, c.last_sequence,
-			coalesce((SELECT max(sequence_number) FROM agent_execution_events WHERE run_id = r.run_id OR root_run_id = r.run_id), 0),
+			coalesce((SELECT max(sequence_number) FROM agent_execution_events WHERE run_id = r.run_id OR root_run_id = r.run_id AND root_run_id <> run_id), 0),
 			r.finished_at IS NULL
 		FROM conversations c JOIN agent_executions r ON r.conversation_id = c.id WHERE c.id = $1 AND r.run_id = $2`
 	query, args := all, []any{scope.ConversationID}
