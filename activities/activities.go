@@ -97,6 +97,7 @@ type Activities struct {
 	policy policy.Func
 	log    *slog.Logger
 	at     func(ctx context.Context, at agent.Boundary, call agent.Call)
+	runs   runs
 }
 
 // New checks the configuration, so that what is missing shows when the worker starts and not in the middle of a run.

@@ -29,7 +29,7 @@ func (a *Activities) CallModel(ctx context.Context, in agent.ModelCall) (agent.M
 }
 
 func (a *Activities) callModel(ctx context.Context, in agent.ModelCall) (agent.ModelReply, error) {
-	run, plan, err := a.ledger.WorkerRun(ctx, in.RunID)
+	run, plan, err := a.workedOn(ctx, in.RunID)
 	if err != nil {
 		return agent.ModelReply{}, crossing(err)
 	}
@@ -41,9 +41,9 @@ func (a *Activities) callModel(ctx context.Context, in agent.ModelCall) (agent.M
 		kind = agent.ReactNode
 		c.checkpoint = agent.LLMComplete
 		c.turn = in.Turn
-		request, c.begin.Heard, err = a.turnRequest(ctx, &run, in)
+		request, c.begin.Heard, err = a.turnRequest(ctx, run, in)
 	} else {
-		request, fault, err = a.nodeRequest(ctx, &run, plan, in.NodeID)
+		request, fault, err = a.nodeRequest(ctx, run, plan, in.NodeID)
 	}
 	if err != nil {
 		return agent.ModelReply{}, crossing(err)
@@ -51,7 +51,7 @@ func (a *Activities) callModel(ctx context.Context, in agent.ModelCall) (agent.M
 	if in.Opens {
 		c.begin.Node = &agent.NodeStartedData{Kind: kind, Index: in.NodeIndex}
 	}
-	if c, err = a.modelCommand(c, &run, agent.ModelCommand, request, fault); err != nil {
+	if c, err = a.modelCommand(c, run, agent.ModelCommand, request, fault); err != nil {
 		return agent.ModelReply{}, crossing(err)
 	}
 	ask := c.effect

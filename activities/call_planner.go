@@ -56,18 +56,18 @@ Use only these tools:
 
 // CallPlanner asks a model for the task graph of a run. It executes nothing of it. The result on record is the compiled plan.
 func (a *Activities) CallPlanner(ctx context.Context, in agent.PlannerCall) (agent.PlannerReply, error) {
-	run, _, err := a.ledger.WorkerRun(ctx, in.RunID)
+	run, _, err := a.workedOn(ctx, in.RunID)
 	if err != nil {
 		return agent.PlannerReply{}, crossing(err)
 	}
-	request, err := a.plannerRequest(ctx, &run)
+	request, err := a.plannerRequest(ctx, run)
 	if err != nil {
 		return agent.PlannerReply{}, crossing(err)
 	}
 	ref := run.Definition.Model
 	c := command{call: in.Call}
 	c.begin.Plan = &agent.PlanStartedData{Source: "planner", Model: &ref}
-	if c, err = a.modelCommand(c, &run, agent.PlanCommand, request, nil); err != nil {
+	if c, err = a.modelCommand(c, run, agent.PlanCommand, request, nil); err != nil {
 		return agent.PlannerReply{}, crossing(err)
 	}
 	ask, promptHash := c.effect, c.begin.InputHash
@@ -167,7 +167,7 @@ func jsonIn(text string) []byte {
 
 // toolRequests and shape rebuild, from the record, what the workflow is told of a committed command.
 func (a *Activities) toolRequests(ctx context.Context, runID string, result json.RawMessage) ([]agent.ToolRequest, error) {
-	run, _, err := a.ledger.WorkerRun(ctx, runID)
+	run, _, err := a.workedOn(ctx, runID)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func (a *Activities) toolRequests(ctx context.Context, runID string, result json
 }
 
 func (a *Activities) shape(ctx context.Context, runID string) (*agent.Shape, error) {
-	run, plan, err := a.ledger.WorkerRun(ctx, runID)
+	run, plan, err := a.workedOn(ctx, runID)
 	if err != nil || plan == nil {
 		return nil, err
 	}

@@ -19,11 +19,11 @@ import (
 // CallTool executes a tool once: with the arguments of a plan's node, with those that a model asked for, or with those that
 // somebody has approved in their place.
 func (a *Activities) CallTool(ctx context.Context, in agent.ToolCall) (agent.Reply, error) {
-	run, plan, err := a.ledger.WorkerRun(ctx, in.RunID)
+	run, plan, err := a.workedOn(ctx, in.RunID)
 	if err != nil {
 		return agent.Reply{}, crossing(err)
 	}
-	return a.callTool(ctx, &run, plan, in)
+	return a.callTool(ctx, run, plan, in)
 }
 
 func (a *Activities) callTool(ctx context.Context, run *agent.Run, plan *agent.Plan, in agent.ToolCall) (agent.Reply, error) {

@@ -68,11 +68,11 @@ func (a *Activities) renew(ctx context.Context, c command, begun agent.Begun, ca
 	}
 }
 
-// heartbeat tells Temporal that the activity lives, from the first line on. It is recorded on a context that a failed call
+// heartbeat tells Temporal that the activity lives. The first one is not sent at once: most activities are over before, Temporal counts
+// the time to the first from the start, and each is a request. It is recorded on a context that a failed call
 // cannot end, since one lost heartbeat must not look like a cancellation for ever after.
 func heartbeat(ctx context.Context) (stop func()) {
 	done, stopped := make(chan struct{}), make(chan struct{})
-	activity.RecordHeartbeat(ctx)
 	go func() {
 		defer close(stopped)
 		tick := time.NewTicker(heartbeatEvery)

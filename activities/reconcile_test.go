@@ -158,6 +158,22 @@ func TestSettleReconciles(t *testing.T) {
 	}
 }
 
+// It may ask a tool for longer than a lost worker is given.
+func TestSettleTellsThatItLives(t *testing.T) {
+	t.Parallel()
+	beat := make(chan struct{})
+	l, _, run := reconciling(t, func(int) (tool.Finding, error) {
+		<-beat
+		return tool.Finding{Found: true, Output: json.RawMessage(`1`)}, nil
+	})
+	l.lose(t, run)
+	reply, err := attempt(t, l, try{heartbeats: sync.OnceFunc(func() { close(beat) })}, func(a *activities.Activities) func(context.Context, agent.SettleCall) (agent.SettleReply, error) {
+		return a.SettleCommand
+	}, agent.SettleCall{Call: call(run, 1), Reason: agent.Failed(agent.CodeCancelled, "cancelled")})
+	require.NoError(t, err)
+	require.Equal(t, agent.OutcomeCommitted, reply.Outcome)
+}
+
 // writing is a tool that works in the ledger's transaction.
 type writing struct {
 	*probeTool

@@ -13,7 +13,7 @@ import (
 func (a *Activities) Segment(ctx context.Context, in agent.SegmentCall) (agent.SegmentReply, error) {
 	var reply agent.SegmentReply
 	committed := make([]bool, len(in.Steps))
-	run, plan, err := a.ledger.WorkerRun(ctx, in.RunID)
+	run, plan, err := a.workedOn(ctx, in.RunID)
 	if err != nil {
 		return reply, crossing(err)
 	}
@@ -47,7 +47,7 @@ func (a *Activities) Segment(ctx context.Context, in agent.SegmentCall) (agent.S
 			begun[i] = true
 			working++
 			go func() {
-				r, err := a.callTool(ctx, &run, plan, in.Steps[i].ToolCall)
+				r, err := a.callTool(ctx, run, plan, in.Steps[i].ToolCall)
 				results <- ended{i, r, err}
 			}()
 		}

@@ -95,27 +95,30 @@ func (l *Ledger) Run(ctx context.Context, owner, runID string) (agent.Run, error
 
 // WorkerRun reads a run and its plan (nil when there is none yet), whoever owns it.
 func (l *Ledger) WorkerRun(ctx context.Context, runID string) (run agent.Run, plan *agent.Plan, err error) {
-	rows, err := l.pool.Query(ctx, `SELECT `+runColumns+` FROM agent_executions r WHERE r.run_id = $1`, runID)
-	if err != nil {
-		return run, nil, fmt.Errorf("read run %s: %w", runID, err)
-	}
-	run, err = pgx.CollectExactlyOneRow(rows, scanRun)
-	if err != nil {
-		return run, nil, notFound(err, "run", runID)
-	}
-	plan, err = l.RunPlan(ctx, runID)
-	return run, plan, err
+	var batch pgx.Batch
+	batch.Queue(`SELECT `+runColumns+` FROM agent_executions r WHERE r.run_id = $1`, runID).Query(func(rows pgx.Rows) error {
+		run, err = pgx.CollectExactlyOneRow(rows, scanRun)
+		return err
+	})
+	batch.Queue(selectPlan, runID).QueryRow(func(row pgx.Row) error {
+		plan, err = scanPlan(row, runID)
+		return err
+	})
+	return run, plan, notFound(l.pool.SendBatch(ctx, &batch).Close(), "run", runID)
 }
+
+const selectPlan = `SELECT plan FROM agent_executions WHERE run_id = $1`
 
 // RunPlan reads a run's plan, nil when it has none yet.
 func (l *Ledger) RunPlan(ctx context.Context, runID string) (*agent.Plan, error) {
+	plan, err := scanPlan(l.pool.QueryRow(ctx, selectPlan, runID), runID)
+	return plan, notFound(err, "run", runID)
+}
+
+func scanPlan(row pgx.Row, runID string) (*agent.Plan, error) {
 	var raw []byte
-	err := l.pool.QueryRow(ctx, `SELECT plan FROM agent_executions WHERE run_id = $1`, runID).Scan(&raw)
-	if err != nil {
-		return nil, notFound(err, "run", runID)
-	}
-	if raw == nil {
-		return nil, nil
+	if err := row.Scan(&raw); err != nil || raw == nil {
+		return nil, err
 	}
 	plan := new(agent.Plan)
 	if err := json.Unmarshal(raw, plan); err != nil {
