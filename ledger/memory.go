@@ -115,7 +115,7 @@ func (m *memory) recall(scope txnScope) *txn {
 	if r.head.stuck || r.head.forked || r.head.pausedBy != 0 || r.head.epoch != scope.epoch || len(scope.facts) > 0 && r.lastFact < 0 {
 		return nil
 	}
-	t.run, t.last, t.lastFact = r.head, r.thread.last, r.lastFact
+	t.run, t.last, t.lastFact, t.factsKnown = r.head, r.thread.last, r.lastFact, r.lastFact >= 0
 	t.openedAt = r.thread.chain
 	if r.state != nil && r.breaks == r.thread.breaks {
 		t.state, t.hasState = *r.state, true

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -173,4 +174,29 @@ func TestMemoryOfTheTime(t *testing.T) {
 	for i := range events[1:] {
 		require.False(t, events[i+1].CreatedAt.Before(events[i].CreatedAt))
 	}
+}
+
+// Facts that were written by memory are not written again when the next activity carries them too.
+func TestFactsByMemoryAreWrittenOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	skipped := func(no int) agent.Fact {
+		return fact(no, agent.NodeSkipped, fmt.Sprint("s", no), agent.NodeSkippedData{Index: 10 + no})
+	}
+	b.runs(t, command{run: run, id: "a", facts: []agent.Fact{skipped(1)}}, `1`)
+	b.runs(t, command{run: run, id: "b", index: 1, facts: []agent.Fact{skipped(1), skipped(2)}}, `1`)
+	recalled, moved := recalls(b.Ledger, func() {
+		b.runs(t, command{run: run, id: "c", index: 2, facts: []agent.Fact{skipped(1), skipped(2), skipped(3)}}, `1`)
+	})
+	require.EqualValues(t, 2, recalled)
+	require.Zero(t, moved)
+	count := 0
+	for _, e := range b.events(t, run) {
+		if e.Type == agent.NodeSkipped {
+			count++
+		}
+	}
+	require.Equal(t, 3, count)
+	requireWholeRecord(t, b, run)
 }

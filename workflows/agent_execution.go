@@ -235,10 +235,13 @@ func (e *execution) finish(ctx workflow.Context, failure *agent.Error) (agent.Ru
 	}
 }
 
-// writeEnd writes the end of the run. One that went in the fast lane tries to do so without an activity.
+// endsLocally is the change by which all runs write their end without an activity of Temporal's, not only those of the fast lane.
+const endsLocally = "ends-locally"
+
+// writeEnd writes the end of the run: within the last workflow task, or if that does not succeed soon, by an activity.
 func (e *execution) writeEnd(ctx workflow.Context, call agent.FinishCall) (agent.FinishReply, error) {
 	summary := "finish: " + string(call.Status)
-	if e.segments > 0 {
+	if e.segments > 0 || workflow.GetVersion(ctx, endsLocally, workflow.DefaultVersion, 1) == 1 {
 		if reply, err := doLocally(ctx, agent.Finish, call, heartbeatTimeout, summary); err == nil {
 			return reply, nil
 		}

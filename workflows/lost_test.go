@@ -13,7 +13,7 @@ import (
 )
 
 // Whatever a run is at when its worker dies, another worker goes on with it soon: what writes to the ledger only does not make
-// a run wait longer than a lost effect does.
+// a run wait longer than a lost effect does. The end is written within a workflow task, of which Temporal notices sooner.
 func TestALostWorkerIsNoticedSoon(t *testing.T) {
 	t.Parallel()
 	const soon = 20 * time.Second
@@ -29,7 +29,7 @@ func TestALostWorkerIsNoticedSoon(t *testing.T) {
 	})
 	w.run()
 	require.NoError(t, w.err)
-	for _, name := range []string{string(agent.CallTool), string(agent.CallModel), string(agent.SettleCommand), string(agent.Record), string(agent.Finish)} {
+	for _, name := range []string{string(agent.CallTool), string(agent.CallModel), string(agent.SettleCommand), string(agent.Record)} {
 		require.Contains(t, noticed, name)
 		require.LessOrEqual(t, noticed[name], soon, name)
 	}

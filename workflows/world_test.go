@@ -169,15 +169,32 @@ func (w *world) run() *world {
 // register gives an activity its place on the test's clock. Its work is done in two steps, at its beginning and at its end,
 // and answered then. Activities that are scheduled at once begin a second apart, in the order of their scheduling.
 func register[In, Out any](w *world, name agent.Activity[In, Out], scope func(In) (agent.Call, agent.Scope), work func(In) pending[Out]) {
+	note := func(in In) {
+		c, s := scope(in)
+		entry := called{name: string(name), command: c.CommandID, schedule: c.Schedule, opens: c.Opens, ends: c.Ends}
+		for _, f := range s.Facts {
+			entry.facts = append(entry.facts, f.No)
+		}
+		switch in := any(in).(type) {
+		case agent.SettleCall:
+			entry.reason = in.Reason.Code
+		case agent.RecordCall:
+			entry.status = in.Status
+		case agent.FinishCall:
+			entry.status = in.Status
+		}
+		w.calls = append(w.calls, entry)
+	}
 	fn := func(ctx context.Context, in In) (Out, error) {
 		info := activity.GetInfo(ctx)
-		if info.IsLocalActivity { // of the end of a run in the fast lane
+		if info.IsLocalActivity { // the end of a run
 			type result struct {
 				out Out
 				err error
 			}
 			done := make(chan result, 1)
 			w.env.RegisterDelayedCallback(func() {
+				note(in)
 				out, err := work(in).end()
 				done <- result{out, err}
 			}, 0)
@@ -189,20 +206,7 @@ func register[In, Out any](w *world, name agent.Activity[In, Out], scope func(In
 			panic(err)
 		}
 		w.env.RegisterDelayedCallback(func() {
-			c, s := scope(in)
-			entry := called{name: string(name), command: c.CommandID, schedule: c.Schedule, opens: c.Opens, ends: c.Ends}
-			for _, f := range s.Facts {
-				entry.facts = append(entry.facts, f.No)
-			}
-			switch in := any(in).(type) {
-			case agent.SettleCall:
-				entry.reason = in.Reason.Code
-			case agent.RecordCall:
-				entry.status = in.Status
-			case agent.FinishCall:
-				entry.status = in.Status
-			}
-			w.calls = append(w.calls, entry)
+			note(in)
 			p := work(in)
 			complete := func() {
 				out, err := p.end()
@@ -510,10 +514,10 @@ func (w *world) end(in agent.FinishCall) pending[agent.FinishReply] {
 			return *w.had, nil
 		}
 		require.Nil(w.t, w.finish, "a run ends once")
-		w.finish = &in
 		if err := w.check(in.Scope); err != nil {
 			return agent.FinishReply{}, err
 		}
+		w.finish = &in
 		w.facts(in.Scope)
 		switch in.Status {
 		case agent.Completed:

@@ -11,10 +11,10 @@ func TestStepsAreMeasured(t *testing.T) {
 	t.Parallel()
 	r, err := measure(t.Context(), options{alone: 2, together: 4, at: 2, rounds: 1})
 	require.NoError(t, err)
-	require.Len(t, r.Figures, 16)
+	require.Len(t, r.Figures, 12)
 	for _, f := range r.Figures {
 		require.Positive(t, f.Value, f.Name)
 		require.Positive(t, f.Limit, f.Name)
 	}
-	require.Len(t, r.Notes, 9)
+	require.Len(t, r.Notes, 7)
 }
