@@ -37,24 +37,40 @@ func (a *API) permit(needed auth.Role, next http.Handler) http.Handler {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, good, ok := a.authenticate(r)
+		permitted, done := a.admit(w, r, needed)
+		if permitted == nil {
+			return
+		}
+		defer done()
+		ww, ok := w.(middleware.WrapResponseWriter) // whoever observes it has wrapped it
 		if !ok {
-			refuse(w, r)
-			return
+			ww = middleware.NewWrapResponseWriter(w, r.ProtoMajor)
 		}
-		if !who.Role.Includes(needed) {
-			writeProblem(w, r, lowRole(who, needed))
-			return
-		}
-		ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), callerKey, who))
-		defer cancel(nil)
-		defer context.AfterFunc(good, func() { cancel(errRevoked) })()
-		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
-		next.ServeHTTP(ww, r.WithContext(ctx))
-		if ww.Status() == 0 && errors.Is(context.Cause(ctx), errRevoked) {
+		next.ServeHTTP(ww, permitted)
+		if ww.Status() == 0 && errors.Is(context.Cause(permitted.Context()), errRevoked) {
 			refuse(w, r)
 		}
 	})
+}
+
+// admit gives the request as its handler is to see it, or answers that it may not. Done ends its context, which else ends when the
+// caller's token is revoked.
+func (a *API) admit(w http.ResponseWriter, r *http.Request, needed auth.Role) (permitted *http.Request, done func()) {
+	who, good, ok := a.authenticate(r)
+	if !ok {
+		refuse(w, r)
+		return nil, nil
+	}
+	if !who.Role.Includes(needed) {
+		writeProblem(w, r, lowRole(who, needed))
+		return nil, nil
+	}
+	ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), callerKey, who))
+	stop := context.AfterFunc(good, func() { cancel(errRevoked) })
+	return r.WithContext(ctx), func() {
+		stop()
+		cancel(nil)
+	}
 }
 
 // authenticate finds out who a request is from. The context ends when that is no longer so.

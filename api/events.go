@@ -46,42 +46,45 @@ func readProfile(r *http.Request) (sse.Profile, error) {
 	return profile, nil
 }
 
-func (a *API) getRunEvents(w http.ResponseWriter, r *http.Request) error {
+func (a *API) getRunEvents(w http.ResponseWriter, r *http.Request) (*following, error) {
 	run, err := a.run(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	return a.events(w, r, agent.LogScope{ConversationID: run.ConversationID, RunID: run.RunID}, false)
 }
 
-func (a *API) getConversationEvents(w http.ResponseWriter, r *http.Request) error {
+func (a *API) getConversationEvents(w http.ResponseWriter, r *http.Request) (*following, error) {
 	conversation, err := a.conversation(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	until := r.URL.Query().Get("until")
 	if until != "" && until != "idle" {
-		return badParameter("until", "%q: want idle", agent.Preview(until, 64))
+		return nil, badParameter("until", "%q: want idle", agent.Preview(until, 64))
 	}
 	return a.events(w, r, agent.LogScope{ConversationID: conversation.ConversationID}, until == "idle")
 }
 
 // events shows a log, as a page or, where the client asks for one, as a stream.
-func (a *API) events(w http.ResponseWriter, r *http.Request, scope agent.LogScope, untilIdle bool) error {
+func (a *API) events(w http.ResponseWriter, r *http.Request, scope agent.LogScope, untilIdle bool) (*following, error) {
 	w.Header().Add("Vary", "Accept")
-	if wantsStream(r.Header) {
-		ask, err := a.readStreamAsk(r)
-		if err != nil {
-			return err
-		}
-		ask.untilIdle = untilIdle
-		free, err := a.slots.take(caller(r).Owner)
-		if err != nil {
-			return err
-		}
-		defer free()
-		return a.stream(w, r, scope, ask)
+	if !wantsStream(r.Header) {
+		return nil, a.eventPage(w, r, scope)
 	}
+	ask, err := a.readStreamAsk(r)
+	if err != nil {
+		return nil, err
+	}
+	ask.untilIdle = untilIdle
+	free, err := a.slots.take(caller(r).Owner)
+	if err != nil {
+		return nil, err
+	}
+	return orFree(free)(a.stream(w, r, scope, ask))
+}
+
+func (a *API) eventPage(w http.ResponseWriter, r *http.Request, scope agent.LogScope) error {
 	ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
 	defer cancel()
 	profile, err := readProfile(r)
@@ -122,32 +125,81 @@ func (a *API) events(w http.ResponseWriter, r *http.Request, scope agent.LogScop
 	}{objects, more})
 }
 
+// following is the stream that a request is answered with. free gives its slot back.
+type following struct {
+	req  sse.Request
+	free func()
+}
+
+// orFree takes what is to be followed, or nil and perhaps an error. What is followed keeps the slot; else it is given back.
+func orFree(free func()) func(*following, error) (*following, error) {
+	return func(f *following, err error) (*following, error) {
+		if f == nil {
+			free()
+		} else {
+			f.free = free
+		}
+		return f, err
+	}
+}
+
+// follows is a handler that answers with a stream where one is given it, else with what was answered or the error.
+//
+// A stream lives long and does little, and most of what it costs is its goroutine's stack, which stays as large as it once was. So
+// all that comes before is done on another one.
+func (a *API) follows(prepare func(w http.ResponseWriter, r *http.Request) (*following, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		f, err := apart(func() (*following, error) { return prepare(w, r) })
+		if f == nil {
+			return err
+		}
+		defer f.free()
+		if err := a.streams.Serve(w, r, &f.req); err != nil && !errors.Is(err, sse.ErrClient) {
+			a.endedEarly(r, f.req.Scope, err)
+		}
+		return nil // the answer has begun
+	}
+}
+
+func (a *API) endedEarly(r *http.Request, scope agent.LogScope, err error) {
+	a.log.ErrorContext(r.Context(), "a stream ended early", "conversation_id", scope.ConversationID, "run_id", scope.RunID,
+		"request_id", requestID(r), "error", err)
+}
+
+// apart calls do on a goroutine of its own.
+func apart[T any](do func() (T, error)) (v T, err error) {
+	done := make(chan struct{})
+	var panicked any
+	go func() {
+		defer close(done)
+		defer func() { panicked = recover() }()
+		v, err = do()
+	}()
+	<-done
+	if panicked != nil {
+		panic(panicked)
+	}
+	return v, err
+}
+
 // stream follows a scope from where the client says, or answers why it cannot. The caller has taken a slot.
-func (a *API) stream(w http.ResponseWriter, r *http.Request, scope agent.LogScope, ask streamAsk) error {
+func (a *API) stream(w http.ResponseWriter, r *http.Request, scope agent.LogScope, ask streamAsk) (*following, error) {
 	extent, err := a.cfg.Ledger.Extent(r.Context(), scope)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	after, err := ask.position.Resolve(extent)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if scope.RunID != "" && !extent.Open && extent.LastInScope == 0 {
-		return &agent.GoneError{RunID: scope.RunID, Oldest: extent.Oldest} // every run that has ended had events
+		return nil, &agent.GoneError{RunID: scope.RunID, Oldest: extent.Oldest} // every run that has ended had events
 	}
 	if (scope.RunID != "" || ask.untilIdle) && sse.Over(extent, after) {
 		w.WriteHeader(http.StatusNoContent) // an EventSource that connects again after the end is told to stop
-		return nil
+		return nil, nil
 	}
-	return a.serveStream(w, r, sse.Request{Scope: scope, Profile: ask.profile, After: after, Extent: extent, UntilIdle: ask.untilIdle})
-}
-
-func (a *API) serveStream(w http.ResponseWriter, r *http.Request, req sse.Request) error {
-	if err := a.streams.Serve(w, r, req); err != nil && !errors.Is(err, sse.ErrClient) {
-		a.log.ErrorContext(r.Context(), "a stream ended early", "conversation_id", req.Scope.ConversationID, "run_id", req.Scope.RunID,
-			"request_id", requestID(r), "error", err)
-	}
-	return nil // the answer has begun
+	return &following{req: sse.Request{Scope: scope, Profile: ask.profile, After: after, Extent: extent, UntilIdle: ask.untilIdle}}, nil
 }
 
 // wantsStream reports whether the Accept header asks for Server-Sent Events rather than for JSON.

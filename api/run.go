@@ -47,21 +47,21 @@ func (a *API) answerRun(w http.ResponseWriter, r *http.Request, run agent.Run, w
 }
 
 // postRunStream starts a run and shows it as it happens.
-func (a *API) postRunStream(w http.ResponseWriter, r *http.Request) error {
+func (a *API) postRunStream(w http.ResponseWriter, r *http.Request) (*following, error) {
 	ask, err := a.readStreamAsk(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	free, err := a.slots.take(caller(r).Owner)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer free()
 	_, run, created, err := a.acceptRun(w, r)
 	if err != nil {
-		return err
+		free()
+		return nil, err
 	}
-	return a.streamAccepted(w, r, run, created, ask)
+	return orFree(free)(a.streamAccepted(w, r, run, created, ask))
 }
 
 func (a *API) acceptRun(w http.ResponseWriter, r *http.Request) (body runBody, run agent.Run, created bool, err error) {
@@ -81,15 +81,15 @@ func (a *API) acceptRun(w http.ResponseWriter, r *http.Request) (body runBody, r
 }
 
 // postChat takes a message into a conversation and shows the answer as it happens.
-func (a *API) postChat(w http.ResponseWriter, r *http.Request) error {
+func (a *API) postChat(w http.ResponseWriter, r *http.Request) (*following, error) {
 	ask, err := a.readStreamAsk(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var chat chatBody
 	raw, err := a.readBody(w, r, &chat)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	body := runBody{Input: chat.Message, ConversationID: chat.ConversationID, Agent: chat.Agent, Mode: agent.ModeReact, Strategy: chat.Strategy}
 	if body.Strategy == "" {
@@ -102,25 +102,25 @@ func (a *API) postChat(w http.ResponseWriter, r *http.Request) error {
 	f.checkID("/conversation_id", &body.ConversationID)
 	f.checkStrategy(body.Strategy)
 	if len(f) > 0 {
-		return faultyBody(http.StatusUnprocessableEntity, "invalid-request", f)
+		return nil, faultyBody(http.StatusUnprocessableEntity, "invalid-request", f)
 	}
 	if b, ok := a.blueprint(body.Agent); ok && b.RequirePlan {
-		return faultyBody(http.StatusUnprocessableEntity, "plan-required", []fault{{"/agent", "agent " + b.Name + " has to be given a plan, which a message is not"}})
+		return nil, faultyBody(http.StatusUnprocessableEntity, "plan-required", []fault{{"/agent", "agent " + b.Name + " has to be given a plan, which a message is not"}})
 	}
 	acceptance, err := a.acceptance(r, &body, raw)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	free, err := a.slots.take(acceptance.Owner)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer free()
 	run, created, err := a.accept(r.Context(), acceptance)
 	if err != nil {
-		return err
+		free()
+		return nil, err
 	}
-	return a.streamAccepted(w, r, run, created, ask)
+	return orFree(free)(a.streamAccepted(w, r, run, created, ask))
 }
 
 func (a *API) accept(ctx context.Context, acceptance agent.Acceptance) (agent.Run, bool, error) {
@@ -139,7 +139,7 @@ func (a *API) accept(ctx context.Context, acceptance agent.Acceptance) (agent.Ru
 
 // streamAccepted follows a run that was just accepted, or accepted before under the same key: that one from where the
 // caller says, because it may be connecting again. A message to a run at work is answered with what follows it, the message first.
-func (a *API) streamAccepted(w http.ResponseWriter, r *http.Request, run agent.Run, created bool, ask streamAsk) error {
+func (a *API) streamAccepted(w http.ResponseWriter, r *http.Request, run agent.Run, created bool, ask streamAsk) (*following, error) {
 	events := runPath(run.RunID) + "/events"
 	switch {
 	case run.Steered > 0 && ask.position == sse.Position{}:
@@ -156,8 +156,8 @@ func (a *API) streamAccepted(w http.ResponseWriter, r *http.Request, run agent.R
 		ask.position = sse.Position{} // there is nothing yet that the caller could have
 	}
 	if created && run.StartSequence > 0 {
-		return a.serveStream(w, r, sse.Request{Scope: scope, Profile: ask.profile, After: run.StartSequence - 1,
-			Extent: agent.Extent{Last: run.StartSequence, Open: true}})
+		return &following{req: sse.Request{Scope: scope, Profile: ask.profile, After: run.StartSequence - 1,
+			Extent: agent.Extent{Last: run.StartSequence, Open: true}}}, nil
 	}
 	return a.stream(w, r, scope, ask)
 }

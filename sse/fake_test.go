@@ -333,7 +333,7 @@ func follow(t testing.TB, s *Server, req Request, client *fakeClient) *following
 	r := httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
 	go func() {
 		defer close(f.done)
-		f.err = s.Serve(client, r, req)
+		f.err = s.Serve(client, r, &req)
 	}()
 	t.Cleanup(func() {
 		cancel()

@@ -24,7 +24,7 @@ func serveHTTP(t *testing.T, log Log, change ...func(*Config)) (srv *httptest.Se
 	s = newServer(t, log, change...)
 	results = make(chan error, 8)
 	srv = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		results <- s.Serve(w, r, Request{Scope: runScope(), Profile: runProfile()})
+		results <- s.Serve(w, r, &Request{Scope: runScope(), Profile: runProfile()})
 	}))
 	t.Cleanup(func() { s.Drain(); srv.Close() })
 	return srv, s, results

@@ -99,27 +99,30 @@ var ErrClient = errors.New("the client did not take what was sent")
 // Serve answers with a stream and returns when it is over: the log has ended and all of it is sent, the client went away,
 // or the server drains. All of these are nil. It returns an error that wraps [ErrClient] when a write failed or did not
 // end in time, and the ledger's error when that could not be read for too long.
-func (s *Server) Serve(w http.ResponseWriter, r *http.Request, req Request) error {
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	defer context.AfterFunc(s.drain, cancel)()
-
+func (s *Server) Serve(w http.ResponseWriter, r *http.Request, req *Request) error {
 	header := w.Header()
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("Cache-Control", "no-cache, no-transform")
 	header.Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
-
-	st := &stream{
-		Server: s, req: req, extent: req.Extent, at: taken{after: req.After}, canEnd: req.Scope.RunID != "" || req.UntilIdle,
-		writer: &frameWriter{w: w, rc: http.NewResponseController(w), timeout: s.cfg.WriteTimeout, count: &s.count},
+	st := newStream(s, w, req)
+	// What net/http needs of the stack for the header is more than anything that comes later; here it is least deep.
+	if err := st.writer.begin(); err != nil {
+		return err
 	}
 	s.count.opened.Add(1)
 	s.count.open.Add(1)
 	defer s.count.open.Add(-1)
 	defer st.writer.close()
-	if err := st.run(ctx); err != nil || s.drain.Err() == nil || r.Context().Err() != nil {
+	if err := st.run(r.Context()); err != nil || s.drain.Err() == nil || r.Context().Err() != nil {
 		return err
 	}
 	return st.writer.write(AppendRetry(nil, s.cfg.Retry+rand.N(s.cfg.Spread)))
+}
+
+func newStream(s *Server, w http.ResponseWriter, req *Request) *stream {
+	return &stream{
+		Server: s, req: req, extent: req.Extent, at: taken{after: req.After}, canEnd: req.Scope.RunID != "" || req.UntilIdle,
+		writer: &frameWriter{w: w, rc: http.NewResponseController(w), timeout: s.cfg.WriteTimeout, count: &s.count},
+	}
 }

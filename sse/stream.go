@@ -20,7 +20,7 @@ var pad = AppendComment(nil, strings.Repeat(" ", padding))
 // that all who have caught up share.
 type stream struct {
 	*Server
-	req    Request
+	req    *Request
 	writer *frameWriter
 	// extent is how far the log went when it was last asked for.
 	extent agent.Extent
@@ -53,7 +53,7 @@ func (st *stream) run(ctx context.Context) error {
 		var more <-chan struct{}
 		var again <-chan time.Time
 		switch {
-		case ctx.Err() != nil, isGone(err):
+		case ctx.Err() != nil, st.drain.Err() != nil, isGone(err):
 			return nil // whatever failed, failed of that; who comes back to a log that is gone is told so
 		case errors.Is(err, ErrClient), errors.Is(err, errUnreadable):
 			return err
@@ -73,6 +73,8 @@ func (st *stream) run(ctx context.Context) error {
 		for waits := true; waits; {
 			select {
 			case <-ctx.Done():
+				return nil
+			case <-st.drain.Done():
 				return nil
 			case <-more:
 				waits = false
@@ -160,7 +162,12 @@ func (st *stream) page(ctx context.Context) error {
 	if st.ahead == nil {
 		st.readAhead(ctx, st.at.after)
 	}
-	p := <-st.ahead
+	var p page
+	select {
+	case p = <-st.ahead:
+	case <-st.drain.Done():
+		return nil
+	}
 	st.ahead = nil
 	if p.err != nil {
 		return fmt.Errorf("read events after %d: %w", st.at.after, p.err)

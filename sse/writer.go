@@ -20,6 +20,14 @@ type frameWriter struct {
 }
 
 // write sends bytes, and frames sends frames, with one flush for as many as fit under one deadline.
+// begin sends the header.
+func (f *frameWriter) begin() error {
+	if err := f.deadline(time.Now().Add(f.timeout)); err != nil {
+		return fmt.Errorf("%w: set write deadline: %w", ErrClient, err)
+	}
+	return f.flush()
+}
+
 func (f *frameWriter) write(b []byte) error { return f.frames([][]byte{b}) }
 
 func (f *frameWriter) frames(frames [][]byte) error {
