@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -128,9 +129,10 @@ type follower struct {
 	Numbers []int64                 `json:"numbers"`
 	Texts   map[string]followedText `json:"texts"` // by command
 	Wrong   []string                `json:"wrong"`
-	// Pieces of output while it arrived, connections that had to be made again, long texts that were read of the record because only
-	// their beginning was in an event, and output of commands whose end was known.
+	// Pieces of output while it arrived, attempts whose output was discarded, connections that had to be made again, long texts that were
+	// read of the record because only their beginning was in an event, and output of commands whose end was known.
 	Pieces     int `json:"pieces"`
+	Discarded  int `json:"discarded"`
 	Reconnects int `json:"reconnects"`
 	Fetched    int `json:"fetched"`
 	Stale      int `json:"stale"`
@@ -250,6 +252,7 @@ func (f *goFollower) get(ctx context.Context, href string) (string, error) {
 
 func (f *goFollower) output(o *follow.Output, shown map[string]string) {
 	if o.State == follow.Discarded {
+		f.Discarded++
 		delete(f.Texts, o.CommandID)
 		delete(shown, o.CommandID)
 		return
@@ -330,7 +333,7 @@ agents:
 	close(told.begin)
 
 	r := rand.New(rand.NewPCG(*chaosSeed, 0))
-	for range chaosKills {
+	for n := range chaosKills {
 		for range chaosGoClients / 2 { // they come back, and some of them again
 			wait(ctx, t, forGo.accepted, "the clients do not come back")
 		}
@@ -338,9 +341,13 @@ agents:
 		if r.IntN(3) == 0 {
 			victims = []int{0, 1}
 		}
-		t.Logf("APIs %v are killed", victims)
+		how := syscall.SIGKILL
+		if n%3 == 2 {
+			how = syscall.SIGTERM // and some are told to go
+		}
+		t.Logf("APIs %v: %v", victims, how)
 		for _, i := range victims {
-			apis[i].kill(t)
+			apis[i].end(t, how)
 		}
 		for _, i := range victims {
 			apis[i], _ = s.startAPI(t, ports[i])
@@ -523,19 +530,19 @@ func (f *follower) check(t testing.TB, who string, last int64, texts map[string]
 // happened requires that what the test is about has happened, and tells how often.
 func happened(t testing.TB, who string, u *unruly, all []*follower) {
 	t.Helper()
-	var pieces, reconnects, reconnected, fetched, stale int
+	var pieces, discarded, reconnects, reconnected, fetched, stale int
 	for _, f := range all {
-		pieces, reconnects, fetched, stale = pieces+f.Pieces, reconnects+f.Reconnects, fetched+f.Fetched, stale+f.Stale
+		pieces, discarded, reconnects, fetched, stale = pieces+f.Pieces, discarded+f.Discarded, reconnects+f.Reconnects, fetched+f.Fetched, stale+f.Stale
 		if f.Reconnects > 0 {
 			reconnected++
 		}
 	}
-	t.Logf("%s: %d clients, %d of which connected again, %d times; %d pieces of output, %d of them of commands known to have ended, %d long texts read of the record; "+
+	t.Logf("%s: %d clients, %d of which connected again, %d times; %d pieces of output, %d times discarded, %d pieces of commands known to have ended, %d long texts read of the record; "+
 		"connections %d, refused %d, cut %d, in the middle of a frame %d, of a request %d, client not told %d, server not told %d, delays %d, bursts %d",
-		who, len(all), reconnected, reconnects, pieces, stale, fetched, u.connections.Load(), u.refused.Load(), u.cuts.Load(), u.midFrame.Load(),
+		who, len(all), reconnected, reconnects, pieces, discarded, stale, fetched, u.connections.Load(), u.refused.Load(), u.cuts.Load(), u.midFrame.Load(),
 		u.midRequest.Load(), u.clientHalf.Load(), u.serverHalf.Load(), u.delays.Load(), u.bursts.Load())
 	for what, n := range map[string]int64{"refused": u.refused.Load(), "cut": u.cuts.Load(), "in the middle of a frame": u.midFrame.Load(), "client not told": u.clientHalf.Load(),
-		"server not told": u.serverHalf.Load(), "delays": u.delays.Load(), "bursts": u.bursts.Load(), "pieces": int64(pieces), "connected again": int64(reconnects)} {
+		"server not told": u.serverHalf.Load(), "delays": u.delays.Load(), "bursts": u.bursts.Load(), "pieces": int64(pieces), "discarded": int64(discarded), "connected again": int64(reconnects)} {
 		require.Positive(t, n, "%s: %s", who, what)
 	}
 	require.Greater(t, reconnected, len(all)/2, who)

@@ -27,6 +27,7 @@ class Follower {
   texts = {}; // by command: {attempt, chunk, text, state}
   wrong = [];
   pieces = 0;
+  discarded = 0;
   reconnects = 0;
   fetched = 0;
   stale = 0;
@@ -74,7 +75,9 @@ class Follower {
     const said = this.texts[e.command_id];
     switch (e.event_type) {
       case "attempt_discarded":
-        if (said && said.attempt <= e.attempt) this.texts[e.command_id] = { attempt: e.attempt + 1, chunk: 0, text: "", state: "arriving" };
+        if (said === undefined || said.attempt > e.attempt) break;
+        this.discarded++;
+        this.texts[e.command_id] = { attempt: e.attempt + 1, chunk: 0, text: "", state: "arriving" };
         break;
       case "chat_completed":
         this.#pending.push(this.commit(e));
@@ -130,5 +133,5 @@ const early = all.filter((f) => !f.task.late);
 let opened = 0;
 early.forEach((f) => f.opened.then(() => ++opened === early.length >> 1 && console.log("half of them follow")));
 await Promise.all(all.map((f) => f.done));
-writeFileSync(RESULTS, JSON.stringify(all.map(({ numbers, texts, wrong, pieces, reconnects, fetched, stale }) => ({ numbers, texts, wrong, pieces, reconnects, fetched, stale }))));
+writeFileSync(RESULTS, JSON.stringify(all.map(({ numbers, texts, wrong, pieces, discarded, reconnects, fetched, stale }) => ({ numbers, texts, wrong, pieces, discarded, reconnects, fetched, stale }))));
 process.exit(0); // what connections are kept for does not matter any more
