@@ -310,14 +310,15 @@ func (f *follower) event(ctx context.Context, raw []byte) (err error) {
 	return f.give(Update{Event: &e, Output: output})
 }
 
-// whole reads a committed text of which the event has only the beginning. When the API says no, that is all that can be had.
+// whole reads a committed text of which the event has only the beginning. When the API says no, or no longer has the text, that is all
+// that can be had.
 func (f *follower) whole(ctx context.Context, e agent.Event, beginning string) (text string, err error) {
 	err = f.patiently(ctx, func() error {
 		text, err = f.client.said(ctx, e.RunID, e.CommandID)
 		return err
 	})
 	var no *APIError
-	if errors.As(err, &no) {
+	if errors.As(err, &no) || err == nil && text == "" {
 		return beginning, nil
 	}
 	return text, err
