@@ -30,7 +30,6 @@ class Follower {
   discarded = 0;
   reconnects = 0;
   fetched = 0;
-  stale = 0;
   #pending = []; // texts that are too long for their event
 
   constructor(task) {
@@ -97,8 +96,8 @@ class Follower {
     const { chunk, through, text, channel } = e.data;
     if (channel !== "text") this.wrong.push(`output on channel ${channel}`);
     let said = this.texts[e.command_id];
-    if (said && (said.state === "committed" || e.attempt < said.attempt)) { // from another process, which is behind
-      this.stale++;
+    if (said && (said.state === "committed" || e.attempt < said.attempt)) {
+      this.wrong.push(`${e.command_id}: attempt ${e.attempt} after ${said.attempt}, ${said.state}`);
       return;
     }
     if (!said || e.attempt > said.attempt) said = this.texts[e.command_id] = { attempt: e.attempt, chunk: 0, text: "", state: "arriving" };
@@ -133,5 +132,5 @@ const early = all.filter((f) => !f.task.late);
 let opened = 0;
 early.forEach((f) => f.opened.then(() => ++opened === early.length >> 1 && console.log("half of them follow")));
 await Promise.all(all.map((f) => f.done));
-writeFileSync(RESULTS, JSON.stringify(all.map(({ numbers, texts, wrong, pieces, discarded, reconnects, fetched, stale }) => ({ numbers, texts, wrong, pieces, discarded, reconnects, fetched, stale }))));
+writeFileSync(RESULTS, JSON.stringify(all.map(({ numbers, texts, wrong, pieces, discarded, reconnects, fetched }) => ({ numbers, texts, wrong, pieces, discarded, reconnects, fetched }))));
 process.exit(0); // what connections are kept for does not matter any more
