@@ -224,18 +224,21 @@ func (f *follower) stream(parent context.Context) (over bool, err error) {
 	defer cancel(nil)
 	silence := time.AfterFunc(f.client.silence(), func() { cancel(errSilent) })
 	defer silence.Stop()
-	defer func() {
-		if err != nil && context.Cause(ctx) == errSilent { //nolint:errorlint // the very value
-			err = errSilent
+	// Of what failed in reading only: the last that came may have come in the moment in which it was given up, and the reader may leave
+	// at that.
+	silent := func(err error) error {
+		if context.Cause(ctx) == errSilent { //nolint:errorlint // the very value
+			return errSilent
 		}
-	}()
+		return err
+	}
 	query := f.query()
 	if f.log.conversationID != "" && !f.opts.Stay {
 		query.Set("until", "idle")
 	}
 	res, err := f.client.get(ctx, f.log.path+"/events", query, "text/event-stream")
 	if err != nil {
-		return false, err
+		return false, silent(err)
 	}
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode == http.StatusNoContent {
@@ -248,7 +251,7 @@ func (f *follower) stream(parent context.Context) (over bool, err error) {
 	for {
 		fr, err := in.next()
 		if err != nil {
-			return false, err
+			return false, silent(err)
 		}
 		if fr.retry >= 0 {
 			f.pace.hint = fr.retry
@@ -310,14 +313,15 @@ func (f *follower) event(ctx context.Context, raw []byte) (err error) {
 	return f.give(Update{Event: &e, Output: output})
 }
 
-// whole reads a committed text of which the event has only the beginning. When the API says no, that is all that can be had.
+// whole reads a committed text of which the event has only the beginning. When the API says no, or no longer has the text, that is all
+// that can be had.
 func (f *follower) whole(ctx context.Context, e agent.Event, beginning string) (text string, err error) {
 	err = f.patiently(ctx, func() error {
 		text, err = f.client.said(ctx, e.RunID, e.CommandID)
 		return err
 	})
 	var no *APIError
-	if errors.As(err, &no) {
+	if errors.As(err, &no) || err == nil && text == "" {
 		return beginning, nil
 	}
 	return text, err

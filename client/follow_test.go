@@ -294,40 +294,54 @@ func TestLeavingTheLoop(t *testing.T) {
 	require.True(t, errors.Is(last, context.Canceled))
 }
 
-// A text that is too long for an event is read whole when its beginning takes the place of what was shown.
+// A text that is too long for an event is read whole when it takes the place of what was shown. Its beginning does when the API has no more.
 func TestCommittedTextIsWhole(t *testing.T) {
 	t.Parallel()
-	api, c := startFake(t)
 	long := strings.Repeat("word ", 2000)
-	api.add("a", agent.Event{Type: agent.CommandEmitted, RunID: "r", CommandID: "main#1"})
-	api.change(func() {
-		api.logs["a"].joins = [][]byte{[]byte("event: chat_delta\n" +
-			`data: {"run_id":"r","command_id":"main#1","attempt":1,"data":{"channel":"text","chunk":1,"text":"wo"}}` + "\n\n")}
-	})
-	asked := 0
-	api.refuse = func(w http.ResponseWriter, r *http.Request) bool {
-		if r.URL.EscapedPath() != apiPath+"/runs/r/commands/main%231" {
-			return false
-		}
-		if asked++; asked == 1 {
-			problem(w, 503, `{}`)
-			return true
-		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"result": map[string]any{"text": long}})
-		return true
+	for name, c := range map[string]struct {
+		answers []func(http.ResponseWriter)
+		text    string
+	}{
+		"kept": {[]func(http.ResponseWriter){
+			func(w http.ResponseWriter) { problem(w, 503, `{}`) },
+			func(w http.ResponseWriter) {
+				_ = json.NewEncoder(w).Encode(map[string]any{"result": map[string]any{"text": long}})
+			},
+		}, long},
+		"no longer kept": {[]func(http.ResponseWriter){func(w http.ResponseWriter) { _, _ = w.Write([]byte(`{"command_id":"main#1"}`)) }}, "word word…"},
+		"refused":        {[]func(http.ResponseWriter){func(w http.ResponseWriter) { problem(w, 404, `{}`) }}, "word word…"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			api, follower := startFake(t)
+			api.add("a", agent.Event{Type: agent.CommandEmitted, RunID: "r", CommandID: "main#1"})
+			api.change(func() {
+				api.logs["a"].joins = [][]byte{[]byte("event: chat_delta\n" +
+					`data: {"run_id":"r","command_id":"main#1","attempt":1,"data":{"channel":"text","chunk":1,"text":"wo"}}` + "\n\n")}
+			})
+			asked := 0
+			api.refuse = func(w http.ResponseWriter, r *http.Request) bool {
+				if r.URL.EscapedPath() != apiPath+"/runs/r/commands/main%231" {
+					return false
+				}
+				c.answers[asked](w)
+				asked++
+				return true
+			}
+			var got reader
+			for u, err := range follower.Follow(t.Context(), Conversation("a"), Options{}) {
+				require.NoError(t, err)
+				got.take(t, u)
+				if u.Output != nil && u.Output.State == Arriving {
+					api.add("a", agent.Event{Type: "chat_completed", RunID: "r", CommandID: "main#1", Attempt: 1,
+						Data: json.RawMessage(`{"kind":"llm","output":{"bytes":10002,"preview":"\"word word…"}}`)})
+					api.change(func() { api.logs["a"].idle = true })
+				}
+			}
+			require.Len(t, got.outputs, 2)
+			require.Equal(t, Committed, got.outputs[1].State)
+			require.Equal(t, c.text, got.outputs[1].Text)
+			require.Equal(t, len(c.answers), asked)
+		})
 	}
-	var got reader
-	for u, err := range c.Follow(t.Context(), Conversation("a"), Options{}) {
-		require.NoError(t, err)
-		got.take(t, u)
-		if u.Output != nil && u.Output.State == Arriving {
-			api.add("a", agent.Event{Type: "chat_completed", RunID: "r", CommandID: "main#1", Attempt: 1,
-				Data: json.RawMessage(`{"kind":"llm","output":{"bytes":10002,"preview":"word word…"}}`)})
-			api.change(func() { api.logs["a"].idle = true })
-		}
-	}
-	require.Len(t, got.outputs, 2)
-	require.Equal(t, Committed, got.outputs[1].State)
-	require.Equal(t, long, got.outputs[1].Text)
-	require.Equal(t, 2, asked)
 }

@@ -170,6 +170,20 @@ func committed(e agent.Event, shown *saying) (output *Output, cut bool) {
 	if shown == nil {
 		return nil, false
 	}
-	output.Text = data.Output.Preview
+	output.Text = beginning(data.Output.Preview)
 	return output, true
+}
+
+// cutEscape is how much an escape may have lost that the end of a preview has cut, in bytes: \uABCD without its last digit.
+const cutEscape = 5
+
+// beginning gives the text whose JSON begins as in a preview.
+func beginning(preview string) (text string) {
+	cut := strings.TrimSuffix(preview, "…")
+	for n := range min(cutEscape, len(cut)) + 1 {
+		if json.Unmarshal([]byte(cut[:len(cut)-n]+`"`), &text) == nil {
+			return text + "…"
+		}
+	}
+	return preview // of something that is no string
 }

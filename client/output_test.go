@@ -97,7 +97,18 @@ func TestCommittedOutputs(t *testing.T) {
 	require.Equal(t, said1(1, "text", "Good bye", "", true, Committed), out)
 	o = newOutputs()
 	o.add(piece(1, "text", 1, 0, "He"))
-	out, cut := o.note(of("chat_completed", 1, `{"kind":"llm","output":{"preview":"Hello…"}}`))
+	out, cut := o.note(of("chat_completed", 1, `{"kind":"llm","output":{"preview":"\"Hello\\n…"}}`))
 	require.True(t, cut)
-	require.Equal(t, said1(1, "text", "Hello…", "", true, Committed), out)
+	require.Equal(t, said1(1, "text", "Hello\n…", "", true, Committed), out)
+}
+
+// A preview is the beginning of JSON.
+func TestBeginningOfAText(t *testing.T) {
+	t.Parallel()
+	for preview, text := range map[string]string{
+		`"It is \"391\"\n…`: "It is \"391\"\n…", `"391\…`: "391…", `"391\u…`: "391…", `"391\u003…`: "391…", `"391\u003c…`: "391<…", `"391\\…`: `391\…`,
+		`{"sum": 391, "of…`: `{"sum": 391, "of…`, `"…`: "…", ``: ``, `…`: `…`,
+	} {
+		require.Equal(t, text, beginning(preview), "%q", preview)
+	}
 }

@@ -131,6 +131,30 @@ func TestSilenceIsABrokenConnection(t *testing.T) {
 	})
 }
 
+// What comes in the moment in which the connection is given up has come, and who leaves at it has left.
+func TestLeavingAtTheEndOfTheSilence(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		late := func(r *http.Request) (*http.Response, error) {
+			in, out := io.Pipe()
+			context.AfterFunc(r.Context(), func() { _, _ = io.WriteString(out, "id: 1\ndata: {\"sequence_number\":1}\n\n") })
+			return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: in}, nil
+		}
+		s := &scripted{began: time.Now(), answers: []func(*http.Request) (*http.Response, error){answer(200, noEvents), late, answer(204, "")}}
+		c := &Client{URL: "http://api.example", HTTP: &http.Client{Transport: s}}
+		var numbers []int64
+		for u, err := range c.Follow(t.Context(), Run("r"), Options{}) {
+			require.NoError(t, err)
+			if u.Event != nil {
+				numbers = append(numbers, u.Event.Sequence)
+				break
+			}
+		}
+		require.Equal(t, []int64{1}, numbers)
+		require.Equal(t, defaultSilence, time.Since(s.began))
+	})
+}
+
 func TestPatienceEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

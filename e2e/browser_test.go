@@ -50,7 +50,8 @@ func (h halting) Generate(ctx context.Context, req model.Request, emit func(mode
 }
 
 // TestBrowser shows conversations in Chromium with the TypeScript client, over an API that wants a token: a page that is reloaded in
-// the middle of a run shows a whole timeline, and A -> B -> A shows A right while A goes on.
+// the middle of a run shows a whole timeline, and A -> B -> A shows A right while A goes on. A page of another origin follows A itself,
+// if the API knows its origin.
 func TestBrowser(t *testing.T) {
 	t.Parallel()
 	chromium := browser(t)
@@ -62,6 +63,11 @@ func TestBrowser(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), filepath.Join(modules, "node_modules", ".bin", "tsc"), "-p", sources, "--outDir", dist).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 
+	// Pages of other origins: the API knows one of them.
+	empty := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", "text/html") })
+	friend, stranger := httptest.NewServer(empty), httptest.NewServer(empty)
+	t.Cleanup(friend.Close)
+	t.Cleanup(stranger.Close)
 	held := halting{make(chan struct{})}
 	sum := sha256.Sum256([]byte(userToken))
 	s := startServers(t, fmt.Sprintf(`
@@ -71,7 +77,8 @@ agents:
   default: {mode: plan, tools: [calculator]}
 auth:
   tokens: [{token_sha256: %s, owner: team-a, role: user}]
-`, modeltest.NewServer(t, held).URL, hex.EncodeToString(sum[:])))
+api: {cors_origins: [%q]}
+`, modeltest.NewServer(t, held).URL, hex.EncodeToString(sum[:]), friend.URL))
 	s.startWorker(t)
 	_, c := s.startAPI(t, 0)
 	post := func(wait int, nodes string) (run agent.Run) {
@@ -91,7 +98,7 @@ auth:
 	drive, err := filepath.Abs(filepath.Join("testdata", "browser", "drive.mjs"))
 	require.NoError(t, err)
 	p := startProgram(t, "node", t.TempDir(), []string{"MODULES=" + modules, "CHROMIUM=" + chromium, "PAGE=" + page.URL, "TOKEN=" + userToken,
-		"A=" + a.ConversationID, "B=" + b.ConversationID, "RUN=" + a.RunID}, drive)
+		"A=" + a.ConversationID, "B=" + b.ConversationID, "RUN=" + a.RunID, "API=" + c.url, "FRIEND=" + friend.URL, "STRANGER=" + stranger.URL}, drive)
 	select {
 	case <-p.done:
 		require.Zero(t, p.cmd.ProcessState.ExitCode(), "what the browser showed stands above")

@@ -73,8 +73,9 @@ func (t *taken) add(e *entry) {
 	t.ended = t.ended || e.terminal
 }
 
-// join takes what somebody lacks who has the log of a scope up to a number: the events behind it, and what the open commands have said so far. It reports
-// false when the feed does not hold that. A feed that has not begun to read begins there, if the log's last number is near.
+// join takes what somebody lacks who has the log of a scope up to a number: the events behind it, and what the open commands have said
+// so far. It reports false when the feed does not hold that: it begins after that number, or it is not there yet, and more is closed when
+// it has read on. A feed that has not begun to read begins there, if the log's last number is near.
 func (f *feed) join(scope agent.LogScope, after, last int64) (t taken, holds bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,8 +86,12 @@ func (f *feed) join(scope agent.LogScope, after, last int64) (t taken, holds boo
 		f.started, f.base, f.last = true, after, after
 		f.hub.wake(f)
 	}
-	if !f.started || after < f.base {
+	switch {
+	case !f.started || after < f.base:
 		return t, false, nil
+	case after > f.last: // what it takes for open commands may have ended in what it has not read
+		f.hub.wake(f)
+		return taken{more: f.changed}, false, nil
 	}
 	for i := range f.entries {
 		if e := &f.entries[i]; e.sequence > after && e.in(scope) {
@@ -100,7 +105,7 @@ func (f *feed) join(scope agent.LogScope, after, last int64) (t taken, holds boo
 			}
 		}
 	}
-	t.after, t.place, t.more = max(after, f.last), f.first+len(f.entries), f.changed
+	t.after, t.place, t.more = f.last, f.first+len(f.entries), f.changed
 	return t, true, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -139,6 +140,44 @@ func TestOutputStandsBetweenItsCommandsEvents(t *testing.T) {
 		log.say(2, 1, "text", "now")
 		synctest.Wait()
 		require.True(t, strings.Index(f.frames(t), "id: 4\n") < strings.Index(f.frames(t), "now"), "output follows what opened its command")
+	})
+}
+
+// A client that has read further than the feed gets no output of a command whose end it has: it waits until the feed has caught up.
+func TestWhoIsAheadOfTheFeedWaitsForIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := newFakeLog()
+		log.write("r", agent.RunStarted, agent.CommandEmitted)
+		s := newServer(t, log)
+		first := follow(t, s, Request{Scope: runScope()}, newFakeClient())
+		synctest.Wait()
+		log.say(1, 1, "text", "Hel")
+		synctest.Wait()
+		require.Len(t, first.deltas(t), 1)
+
+		began := time.Now()
+		log.forget()
+		log.write("r", agent.CommandCommitted) // nobody is woken
+		holds := make(chan struct{})
+		log.afterOutput = func() { <-holds }
+		back, reads := follow(t, s, Request{Scope: runScope(), After: 3}, newFakeClient()), follow(t, s, Request{Scope: runScope()}, newFakeClient())
+		synctest.Wait()
+		require.Empty(t, back.ids(t))
+		close(holds)
+		synctest.Wait()
+		require.Zero(t, time.Since(began), "the poll is not waited for")
+		require.Empty(t, back.deltas(t))
+		require.Empty(t, back.ids(t))
+		require.Equal(t, []string{"1", "2", "3"}, reads.ids(t))
+		require.Equal(t, []string{"1", "2", "3"}, first.ids(t))
+		log.write("r", agent.CommandEmitted)
+		log.say(2, 1, "text", "next")
+		log.publish("r", agent.RunCompleted)
+		synctest.Wait()
+		require.Equal(t, []deltaData{delta(2, 1, "next")}, back.deltas(t))
+		require.Equal(t, []string{"4", "5"}, back.ids(t))
+		require.True(t, back.ended())
 	})
 }
 

@@ -24,7 +24,8 @@ type stream struct {
 	writer *frameWriter
 	// extent is how far the log went when it was last asked for.
 	extent agent.Extent
-	// at says up to which number everything of the scope was sent, and where in the feed the stream goes on, while follows is set.
+	// at says up to which number everything of the scope was sent, and where in the feed the stream goes on, while follows is set. Its more
+	// is what the stream waits for, nil for nothing.
 	at      taken
 	feed    *feed
 	follows bool
@@ -66,7 +67,7 @@ func (st *stream) run(ctx context.Context) error {
 			return nil
 		default:
 			st.failing = time.Time{}
-			if more = st.at.more; st.asks || !st.follows || more == nil {
+			if more = st.at.more; st.asks || more == nil {
 				continue
 			}
 		}
@@ -103,9 +104,11 @@ func (st *stream) step(ctx context.Context) (end bool, err error) {
 		st.feed = st.hub.join(st.req.Scope.ConversationID, st.req.Profile)
 	}
 	t, holds, err := st.feed.join(st.req.Scope, st.at.after, st.extent.Last)
-	switch {
+	switch st.at.more = t.more; {
 	case err != nil:
 		return false, err
+	case !holds && t.more != nil:
+		return false, nil
 	case !holds:
 		return false, st.page(ctx)
 	}
@@ -136,7 +139,7 @@ func (st *stream) take() error {
 	}
 	if !holds {
 		st.count.behind.Add(1)
-		st.follows, st.extent.Last = false, st.feed.upTo()
+		st.follows, st.at.more, st.extent.Last = false, nil, st.feed.upTo()
 		return nil
 	}
 	return st.send(t)

@@ -155,7 +155,8 @@ export class Follower {
     let whole = output;
     if (output !== undefined && cut === true) {
       try {
-        whole = { ...output, text: await this.#patiently(() => this.#transport.said(output.runId, output.commandId, this.#signal)) };
+        const text = await this.#patiently(() => this.#transport.said(output.runId, output.commandId, this.#signal));
+        if (text !== "") whole = { ...output, text }; // else the API no longer has it
       } catch (error) {
         if (!(error instanceof ApiError)) throw error; // else its beginning is all that can be had
       }

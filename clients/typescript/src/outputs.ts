@@ -117,7 +117,23 @@ function committed(event: LogEvent, shown: Saying | undefined): { output?: Outpu
     return { output: { ...output, text: value.json, added: value.json.slice(before.length), replaces: false } };
   }
   if (shown === undefined) return {};
-  return { output: { ...output, text: string(value.preview) }, cut: true };
+  return { output: { ...output, text: beginning(string(value.preview)) }, cut: true };
+}
+
+/** How much an escape may have lost that the end of a preview has cut: \uABCD without its last digit. */
+const cutEscape = 5;
+
+/** The text whose JSON begins as in a preview. */
+function beginning(preview: string): string {
+  const cut = preview.replace(/…$/, "");
+  for (let n = 0; n <= Math.min(cutEscape, cut.length); n++) {
+    try {
+      return `${String(JSON.parse(`${cut.slice(0, cut.length - n)}"`))}…`;
+    } catch {
+      // an escape is cut, or it is no string
+    }
+  }
+  return preview;
 }
 
 function placeOf(event: LogEvent): { runId: string; nodeId: string; commandId: string } {

@@ -302,7 +302,7 @@ test("a text that is too long for its event is read whole", async (t) => {
     timeline.apply(u);
     if (u.output?.state !== "arriving") continue;
     assert.equal(timeline.said("r", "main#1").text, "wo");
-    api.add("a", { event_type: "chat_completed", command_id: "main#1", attempt: 1, data: { kind: "llm", output: { bytes: 10002, preview: "word…" } } });
+    api.add("a", { event_type: "chat_completed", command_id: "main#1", attempt: 1, data: { kind: "llm", output: { bytes: 10002, preview: '"word…' } } });
     api.idle("a");
   }
   assert.equal(timeline.said("r", "main#1").text, long);

@@ -82,7 +82,12 @@ test("texts on record", () => {
   }
   const o = new Outputs();
   o.add(piece(1, "text", 1, 0, "He"));
-  assert.deepEqual(o.note(of("chat_completed", 1, { output: { preview: "Hello…" } })), { output: said(1, "text", "Hello…", "", true, "committed"), cut: true });
+  assert.deepEqual(o.note(of("chat_completed", 1, { output: { preview: '"Hello\\n…' } })), { output: said(1, "text", "Hello\n…", "", true, "committed"), cut: true });
+  for (const [preview, text] of [['"391\\…', "391…"], ['"391\\u003…', "391…"], ['"391\\u003c…', "391<…"], ['{"sum": 391, "of…', '{"sum": 391, "of…'], ["", ""]]) {
+    const o = new Outputs();
+    o.add(piece(1, "text", 1, 0, "3"));
+    assert.equal(o.note(of("chat_completed", 1, { output: { preview } })).output.text, text);
+  }
 });
 
 test("a timeline shows the last word of each command", () => {

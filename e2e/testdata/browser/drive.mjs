@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 
-const { MODULES, CHROMIUM, PAGE, TOKEN, A, B, RUN } = process.env;
+const { MODULES, CHROMIUM, PAGE, TOKEN, A, B, RUN, API, FRIEND, STRANGER } = process.env;
 const { chromium } = createRequire(`${MODULES}/`)("playwright-core");
 const timeout = 60_000;
 const half = "It is 391, ";
@@ -46,6 +46,32 @@ try {
     const res = await fetch(url, { method: "POST", headers: { Authorization: `Bearer ${TOKEN}`, "Content-Type": "application/json" }, body: JSON.stringify(body) });
     assert.ok(res.ok, `POST ${url}: ${res.status} ${await res.text()}`);
   };
+
+  // Pages of other origins ask the API itself, with a token, for what follows the first event of A.
+  const asks = async (origin, token) => {
+    const other = await browser.newPage();
+    await other.goto(origin);
+    return other.evaluate(
+      async ([url, token]) => {
+        const answers = async (after) => {
+          const res = await fetch(url, { headers: { Accept: "text/event-stream", Authorization: `Bearer ${token}`, "Last-Event-ID": after } });
+          return [res.status, res.headers.get("X-Request-Id") !== null, await res.text()];
+        };
+        try {
+          const [status, says, text] = await answers("1");
+          const ids = [...text.matchAll(/^id: (\d+)$/gm)].map((match) => match[1]);
+          return { status, says, ids, after: ids.length > 0 ? (await answers(ids.at(-1)))[0] : 0 };
+        } catch (error) {
+          return { failed: String(error) };
+        }
+      },
+      [`${API}/api/v1/agent/runs/${RUN}/events`, token],
+    );
+  };
+  const friend = asks(FRIEND, TOKEN); // follows A to its end
+  assert.deepEqual(await asks(FRIEND, "wrong"), { status: 401, says: true, ids: [], after: 0 });
+  assert.deepEqual(await asks(STRANGER, TOKEN), { failed: "TypeError: Failed to fetch" });
+  console.log("a page of an origin that the API does not know is refused");
 
   // A waits for its signal. A page that is reloaded shows what it showed.
   await page.goto(`${PAGE}/?${new URLSearchParams([["token", TOKEN], ["conversation", A], ["conversation", B]])}#${A}`);
@@ -94,6 +120,9 @@ try {
   const { events } = await res.json();
   assert.deepEqual(done, events.map((e) => [e.sequence_number, e.event_type, e.command_id ?? e.node_id ?? ""].join(" ").trim()));
   console.log(`A -> B -> A shows A: ${done.length} events`);
+
+  assert.deepEqual(await friend, { status: 200, says: true, ids: events.slice(1).map((e) => `${e.sequence_number}`), after: 204 });
+  console.log("a page of an origin that the API knows has followed A");
 
   // Without a token the page says why it shows nothing.
   await page.goto(`${PAGE}/?token=wrong#${A}`);
