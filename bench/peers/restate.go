@@ -81,7 +81,7 @@ func (r *restateSide) launch(program string) error {
 	if err != nil {
 		return err
 	}
-	defer log.Close() // the process has its own
+	defer log.Close()                                                                                                              // the process has its own
 	r.server = exec.Command(program, "--base-dir", filepath.Join(r.dir, "data"), "--node-name", "bench", "--bind-ip", "127.0.0.1", //nolint:gosec // the one that was installed
 		"--listen-mode", "tcp", "--no-logo", "--log-filter", "warn", "--log-disable-ansi-codes", "true", "--shutdown-timeout", "5s")
 	for _, v := range os.Environ() {
