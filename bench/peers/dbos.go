@@ -88,7 +88,7 @@ func durability(ctx context.Context, databaseURL string) (string, error) {
 		return "", err
 	}
 	if fsync != "on" || commit != "on" {
-		return "", fmt.Errorf("Postgres has fsync %s and synchronous_commit %s", fsync, commit)
+		return "", fmt.Errorf("fsync is %s and synchronous_commit %s in Postgres", fsync, commit)
 	}
 	return "Postgres has fsync and synchronous_commit on", nil
 }

@@ -41,7 +41,7 @@ func main() {
 	var o options
 	flag.IntVar(&o.runs, "runs", 64, "runs of a round in the normal lane, several at a time; a quarter of them one at a time, and more of what is faster")
 	flag.IntVar(&o.at, "at", 16, "how many those are")
-	flag.IntVar(&o.rounds, "rounds", 5, "how often each is measured")
+	flag.IntVar(&o.rounds, "rounds", 3, "how often each is measured")
 	bench.Main(func(ctx context.Context) (*bench.Report, error) { return measure(ctx, restate, o) })
 }
 

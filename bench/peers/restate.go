@@ -81,15 +81,15 @@ func (r *restateSide) launch(program string) error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()                                                                                                              // the process has its own
-	r.server = exec.Command(program, "--base-dir", filepath.Join(r.dir, "data"), "--node-name", "bench", "--bind-ip", "127.0.0.1", //nolint:gosec // the one that was installed
+	defer log.Close()
+	r.server = exec.Command(program, "--base-dir", filepath.Join(r.dir, "data"), "--node-name", "bench", "--bind-ip", "127.0.0.1", //nolint:gosec // what was installed
 		"--listen-mode", "tcp", "--no-logo", "--log-filter", "warn", "--log-disable-ansi-codes", "true", "--shutdown-timeout", "5s")
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "RESTATE_") && !strings.HasPrefix(v, "RUST_LOG=") {
 			r.server.Env = append(r.server.Env, v)
 		}
 	}
-	// The default of these three is what is said here, but for the first. They are said because the figures depend on them.
+	// The last two are its defaults. They are said because the figures depend on them.
 	r.server.Env = append(r.server.Env, "RESTATE_DISABLE_TELEMETRY=true",
 		"RESTATE_BIFROST__DEFAULT_PROVIDER=replicated", "RESTATE_LOG_SERVER__ROCKSDB_DISABLE_WAL_FSYNC=false")
 	r.server.Stdout, r.server.Stderr = log, log
