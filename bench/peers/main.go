@@ -17,7 +17,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"time"
+	"slices"
 
 	"runledger/agent"
 	"runledger/bench"
@@ -140,21 +140,38 @@ func (s *side) quantile(p float64) float64 {
 	return bench.Quantile(times, p)
 }
 
-// processor is what a run takes of the processors, in milliseconds. What the servers of the other sides do meanwhile is left out.
-func (s *side) processor() float64 {
-	var used time.Duration
+// processor is what a run takes of the processors, in milliseconds, and of that each server's. What the servers of the other sides do
+// meanwhile is left out.
+func (s *side) processor() (all float64, servers map[string]float64) {
+	servers = map[string]float64{}
 	runs := 0
 	for _, r := range s.rounds {
-		used += r.Used.All
-		for _, server := range []string{"postgres", "temporal", "restate-server"} {
-			used -= r.Used.By[server]
-		}
-		for _, server := range s.servers {
-			used += r.Used.By[server]
+		all += r.Used.All.Seconds() * 1000
+		for _, name := range []string{"postgres", "temporal", "restate-server"} {
+			used := r.Used.By[name].Seconds() * 1000
+			if slices.Contains(s.servers, name) {
+				servers[name] += used
+			} else {
+				all -= used
+			}
 		}
 		runs += len(r.Times)
 	}
-	return used.Seconds() * 1000 / float64(runs)
+	for name := range servers {
+		servers[name] /= float64(runs)
+	}
+	return all / float64(runs), servers
+}
+
+// split says which programs the processor time of a run belongs to.
+func (s *side) split() string {
+	own, servers := s.processor()
+	text := ""
+	for _, name := range s.servers {
+		text += fmt.Sprintf("%s %.1f ms, ", name, servers[name])
+		own -= servers[name]
+	}
+	return text + fmt.Sprintf("worker and caller %.1f ms", own)
 }
 
 // compare adds the figures of one level. The fast lane is to be no slower than Restate, and several times as fast as the normal one
@@ -167,10 +184,15 @@ func compare(report *bench.Report, at int, normal, fast, dbos, restate *side) {
 		if pair.theirs == normal && at == 1 {
 			pair.floor = 0
 		}
+		ours, _ := pair.ours.processor()
+		theirs, _ := pair.theirs.processor()
 		name := func(what string) string { return fmt.Sprintf("%s, %s, %d at a time", pair.ours.name, what, at) }
 		report.Add(bench.Figure{Name: name("steps"), Value: pair.ours.perSecond(), Unit: "steps/s", Limit: pair.theirs.perSecond(), LimitName: pair.theirs.name, Floor: pair.floor})
 		report.Add(bench.Figure{Name: name("p50 of a run"), Value: pair.ours.quantile(0.5), Unit: "ms", Limit: pair.theirs.quantile(0.5), LimitName: pair.theirs.name})
 		report.Add(bench.Figure{Name: name("p99 of a run"), Value: pair.ours.quantile(0.99), Unit: "ms", Limit: pair.theirs.quantile(0.99), LimitName: pair.theirs.name})
-		report.Add(bench.Figure{Name: name("processor of a run"), Value: pair.ours.processor(), Unit: "ms", Limit: pair.theirs.processor(), LimitName: pair.theirs.name})
+		report.Add(bench.Figure{Name: name("processor of a run"), Value: ours, Unit: "ms", Limit: theirs, LimitName: pair.theirs.name})
+	}
+	for _, one := range []*side{normal, fast, dbos, restate} {
+		report.Note("Processor of a run, %d at a time, %s: %s.", at, one.name, one.split())
 	}
 }
