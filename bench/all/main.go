@@ -3,7 +3,7 @@
 //	go run ./bench/all
 //
 // Each is a process and a stack of servers of its own, so that none profits or suffers from another. With --json it prints one line of
-// JSON for each. It goes on when one fails; the exit code is then 1.
+// JSON for each. It goes on when one fails; the exit code is then 1. bench/peers is apart, a module of its own: it requires other engines.
 package main
 
 import (

@@ -12,9 +12,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"runledger/agent"
 	"runledger/bench"
@@ -78,22 +75,10 @@ func measure(ctx context.Context, o options) (_ *bench.Report, err error) {
 
 // rate executes runs and gives their calls a second.
 func rate(ctx context.Context, s *bench.Stack, o options, parallel, runs int, lane agent.Lane) (float64, error) {
-	plan := bench.Chain(o.steps)
-	for i := range plan.Nodes {
-		plan.Nodes[i].Lane = lane
-		plan.Output = plan.Nodes[i].ID // the last one
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(parallel)
-	began := time.Now()
-	for range runs {
-		group.Go(func() error {
-			_, err := s.Do(ctx, bench.Run{Input: "Take all steps.", Mode: agent.ModePlan, Plan: plan})
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return 0, err
-	}
-	return float64(runs*o.steps) / time.Since(began).Seconds(), nil
+	plan := bench.ChainIn(lane, o.steps)
+	r, err := bench.TakeRuns(ctx, parallel, runs, func(ctx context.Context) error {
+		_, err := s.Do(ctx, bench.Run{Input: "Take all steps.", Mode: agent.ModePlan, Plan: plan})
+		return err
+	})
+	return float64(runs*o.steps) / r.Wall.Seconds(), err
 }

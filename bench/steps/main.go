@@ -17,7 +17,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 
 	"runledger/agent"
@@ -101,50 +100,17 @@ func measure(ctx context.Context, o options) (report *bench.Report, err error) {
 
 // round takes a number of runs, some at a time.
 func (s *side) round(ctx context.Context, at, runs int) error {
-	before, err := bench.ReadProcessorTime()
+	r, err := bench.TakeRuns(ctx, at, runs, s.do)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s, %d at a time: %w", s.name, at, err)
 	}
-	todo := make(chan struct{}, runs)
-	for range runs {
-		todo <- struct{}{}
-	}
-	close(todo)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	began := time.Now()
-	for range at {
-		all.Go(func() {
-			for range todo {
-				began := time.Now()
-				if err := s.do(ctx); err != nil {
-					cancel(fmt.Errorf("%s, %d at a time: %w", s.name, at, err))
-					return
-				}
-				took := time.Since(began)
-				mu.Lock()
-				s.times = append(s.times, float64(took.Microseconds())/1000)
-				mu.Unlock()
-			}
-		})
-	}
-	all.Wait()
-	s.wall += time.Since(began)
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	after, err := bench.ReadProcessorTime()
-	if err != nil {
-		return err
-	}
-	used := after.Since(before)
-	s.used.All += used.All
+	s.times = append(s.times, r.Times...)
+	s.wall += r.Wall
+	s.used.All += r.Used.All
 	if s.used.By == nil {
 		s.used.By = map[string]time.Duration{}
 	}
-	for name, d := range used.By {
+	for name, d := range r.Used.By {
 		s.used.By[name] += d
 	}
 	return nil

@@ -100,6 +100,8 @@ func TestModuleStaysLean(t *testing.T) {
 	forbidden := map[string]string{
 		"go.temporal.io/server":            "a server is a process of its own; the CLI is built outside this module",
 		"github.com/temporalio":            "a server is a process of its own; the CLI is built outside this module",
+		"github.com/dbos-inc":              "other engines are measured in a module of their own, bench/peers",
+		"github.com/restatedev":            "other engines are measured in a module of their own, bench/peers",
 		"github.com/testcontainers":        "tests start real servers without Docker",
 		"github.com/golangci":              "checkers are pinned in tools/go.mod",
 		"honnef.co/go/tools":               "checkers are pinned in tools/go.mod",

@@ -155,7 +155,7 @@ var table = []rule{
 		why: "measures what a long run leaves in Temporal",
 	},
 	{
-		pkg: "bench/lanes", may: []string{"agent", "bench", "model/scripted", "tool"}, uses: []string{"golang.org/x/sync"},
+		pkg: "bench/lanes", may: []string{"agent", "bench", "model/scripted", "tool"},
 		why: "measures the fast lane beside the normal one",
 	},
 	{
