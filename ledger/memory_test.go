@@ -159,6 +159,21 @@ func TestMemoryOfALostCommand(t *testing.T) {
 	require.Equal(t, `"kept"`, string(other.commits(t, later, taken, `"kept"`).Result))
 }
 
+// Whoever holds a command stands in its row, whether the log tells of him or not.
+func TestMemoryOfACommandThatHasAnotherOwner(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	b.runs(t, command{run: run, id: "a"}, `1`)
+	c := command{run: run, id: "b", index: 1}
+	no := b.begins(t, c)
+	b.exec(t, `UPDATE commands SET owner_attempt = 2 WHERE run_id = $1 AND command_id = 'b'`, run.RunID)
+	decided, err := b.Commit(t.Context(), c.commit(no, `2`))
+	require.NoError(t, err)
+	require.False(t, decided.Mine)
+	require.Equal(t, agent.Dispatched, b.row(t, c).State)
+}
+
 // The database's clock is the one that counts. A process that takes it for another asks again.
 func TestMemoryOfTheTime(t *testing.T) {
 	t.Parallel()
