@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -232,14 +233,14 @@ func TestFaultMatrix(t *testing.T) {
 				} else {
 					url = pgtest.Database(t)
 				}
-				l := startLab(t, url, v.timeouts)
+				l := startLab(t, url, cellsOfMatrix(), v.timeouts)
 				v.strike(t, l, pg)
 				rows := map[cellKey]string{}
 				for _, c := range l.cells {
-					t.Run(fmt.Sprintf("%s %s", c.class, c.boundary), func(t *testing.T) {
+					t.Run(strings.TrimSpace(fmt.Sprintf("%s %s %s", c.class, c.boundary, c.place)), func(t *testing.T) {
 						got := l.observe(t, c)
 						require.Equal(t, expected(v, c.class, c.boundary), got, "run %s", c.run.RunID)
-						rows[cellKey{c.class, c.boundary}] = got.String()
+						rows[cellKey{c.class, c.boundary, c.place}] = got.String()
 					})
 				}
 				mu.Lock()
@@ -264,22 +265,43 @@ func TestFaultMatrix(t *testing.T) {
 type cellKey struct {
 	class    class
 	boundary boundary
+	place    place
 }
 
-// table shows a victim's outcomes, a line for each boundary.
+// table shows a victim's outcomes, a line for each boundary in either lane. Places of a segment with the same outcomes share theirs.
 func table(cells map[cellKey]string) string {
 	var b strings.Builder
-	b.WriteString("| held |")
+	b.WriteString("| lane | held |")
 	for _, c := range classes {
 		fmt.Fprintf(&b, " %s |", c)
 	}
-	b.WriteString("\n|---|" + strings.Repeat("---|", len(classes)) + "\n")
-	for _, at := range boundaries {
-		fmt.Fprintf(&b, "| %s |", strings.ReplaceAll(string(at), "_", " "))
-		for _, c := range classes {
-			fmt.Fprintf(&b, " %s |", cells[cellKey{c, at}])
+	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(classes)) + "\n")
+	for _, lane := range [][]place{{normalLane}, places} {
+		for _, at := range boundaries {
+			held := strings.ReplaceAll(string(at), "_", " ")
+			var lines []string
+			var of [][]string // the places of each line
+			for _, p := range lane {
+				line := ""
+				for _, c := range classes {
+					line += fmt.Sprintf(" %s |", cells[cellKey{c, at, p}])
+				}
+				switch known := slices.Index(lines, line); {
+				case cells[cellKey{classes[0], at, p}] == "": // there is no such cell
+				case known < 0:
+					lines, of = append(lines, line), append(of, []string{string(p)})
+				default:
+					of[known] = append(of[known], string(p))
+				}
+			}
+			for i, line := range lines {
+				name := "normal"
+				if lane[0] != normalLane {
+					name = "fast: " + strings.Join(of[i], ", ")
+				}
+				fmt.Fprintf(&b, "| %s | %s |%s\n", name, held, line)
+			}
 		}
-		b.WriteString("\n")
 	}
 	return b.String()
 }
@@ -305,8 +327,12 @@ has the result, Temporal does not); returned (the next command is about to begin
 Classes: deterministic, idempotent and external as in the design; reconciled is external, with a tool that can look a lost
 call up by its key; transactional has its effect in the transaction that commits its result.
 
-In every cell: the run completes, its numbers have no gap, the command has one command_committed, in order, and at most five
-dispatches. "Once" is exactly once, at the first dispatch if nothing else is said.
+Lanes: in the normal lane the command has an activity of its own. In the fast lane it is the first, the middle or the last one of a
+segment of three; a segment has returned when its last command has.
+
+In every cell: the run completes, its numbers have no gap, verify finds no difference, the command has one command_committed, in
+order, and at most five dispatches. The others of its segment are dispatched once and have their effect once. "Once" is exactly
+once, at the first dispatch if nothing else is said.
 `)
 	for _, v := range victims {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n%s", v.name, v.how, tables[v.name])
