@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -131,7 +132,10 @@ type cell struct {
 	class    class
 	boundary boundary
 	place    place
-	run      agent.Run
+	// tool is that of the command that is held, "" for that of its class; onError what becomes of its node's failure.
+	tool    string
+	onError agent.OnError
+	run     agent.Run
 }
 
 func (c cell) commandID() string { return string(c.boundary) }
@@ -161,6 +165,12 @@ func (c cell) plan(timeout string) object {
 		}
 		if timeout != "" {
 			node["timeout"] = timeout
+		}
+		if id == c.commandID() {
+			node["tool"] = cmp.Or(c.tool, string(c.class))
+			if c.onError != "" {
+				node["on_error"] = c.onError
+			}
 		}
 		add(node)
 	}

@@ -221,7 +221,12 @@ func TestFaultMatrix(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	seen := map[string]string{}
+	var segments []string
 	t.Run("victims", func(t *testing.T) {
+		t.Run("Segments", func(t *testing.T) {
+			t.Parallel()
+			segments = interruptSegments(t, pgtest.Database(t))
+		})
 		for _, v := range victims {
 			t.Run(v.name, func(t *testing.T) {
 				t.Parallel()
@@ -249,11 +254,11 @@ func TestFaultMatrix(t *testing.T) {
 			})
 		}
 	})
-	if t.Failed() || len(seen) < len(victims) { // or only some were asked for
+	if t.Failed() || len(seen) < len(victims) || segments == nil { // or only some were asked for
 		return
 	}
 	file := filepath.Join("..", "docs", "faults.md")
-	want := document(seen)
+	want := document(seen, segments)
 	if *update {
 		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
 	}
@@ -306,7 +311,7 @@ func table(cells map[cellKey]string) string {
 	return b.String()
 }
 
-func document(tables map[string]string) string {
+func document(tables map[string]string, segments []string) string {
 	var b strings.Builder
 	b.WriteString(`# What becomes of a command when something breaks
 
@@ -337,5 +342,14 @@ once, at the first dispatch if nothing else is said.
 	for _, v := range victims {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n%s", v.name, v.how, tables[v.name])
 	}
+	b.WriteString(`
+## Between the commands of a segment
+
+Nothing is killed: something comes while the first, the middle or the last of three commands is in the middle of its effect, or
+that effect has no result. Those before it stay committed, each after one execution. Verify finds no difference.
+
+| what | class | the command | those after it | the run's end |
+|---|---|---|---|---|
+` + strings.Join(segments, "\n") + "\n")
 	return b.String()
 }
