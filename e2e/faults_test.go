@@ -79,13 +79,17 @@ var (
 	temporalRestarted = victim{name: "Temporal restarted",
 		how:    "Stopped for 10 s. What is held at the gate goes on while it is away; effects at work end when it is back.",
 		strike: restartTemporal}
+	workerStopped = victim{name: "Worker stopped", lost: true, timeouts: soon,
+		how: "SIGINT, as at a deploy. What is held at the gate ends with it; effects at work are held for longer than the worker waits for " +
+			"them. Then another worker starts. What is in doubt is resolved as above.",
+		strike: stopWorker}
 	workerFrozen = victim{name: "Worker frozen", lost: true, timeouts: soon,
 		how: "SIGSTOP until Temporal has timed its activities out and another worker has taken over and has nothing left to do; then SIGCONT: " +
 			"it finishes late. Nobody resolves anything.",
 		strike: freezeWorker}
 )
 
-var victims = []victim{workerKilled, postgresKilled, connectionsCut, temporalRestarted, workerFrozen}
+var victims = []victim{workerKilled, workerStopped, postgresKilled, connectionsCut, temporalRestarted, workerFrozen}
 
 func killWorker(t testing.TB, l *lab, _ *pgtest.Instance) {
 	t.Helper()
@@ -98,6 +102,25 @@ func killWorker(t testing.TB, l *lab, _ *pgtest.Instance) {
 			want = 0
 		}
 		require.Equal(t, want, l.effectsOf(t, c), "%s, %s: effects when it was called in doubt", c.class, c.boundary)
+		l.resolve(t, c)
+	}
+}
+
+// stopPatience is how long a worker may take to stop.
+const stopPatience = 20 * time.Second
+
+func stopWorker(t testing.TB, l *lab, _ *pgtest.Instance) {
+	t.Helper()
+	require.NoError(t, l.worker.cmd.Process.Signal(os.Interrupt))
+	l.letGateGo()
+	select {
+	case <-l.worker.done:
+	case <-time.After(stopPatience):
+		t.Error("the worker does not stop")
+	}
+	l.letEffectsGo()
+	l.startFaultWorker(t)
+	for _, c := range l.settle(t) {
 		l.resolve(t, c)
 	}
 }
@@ -193,7 +216,10 @@ func (o outcome) String() string {
 func expected(v victim, c class, at boundary) outcome {
 	begun := at == agent.AfterBegin                  // dispatched, and nothing has happened
 	acted := at == during || at == agent.AfterEffect // it has happened, and is not on record
-	if !v.lost || !begun && !acted {                 // nobody gives the dispatch up, or there is nothing to repeat
+	if v.name == workerStopped.name {
+		begun, acted = false, at == during
+	}
+	if !v.lost || !begun && !acted { // nobody gives the dispatch up, or there is nothing to repeat
 		return outcome{}
 	}
 	frozen := v.name == workerFrozen.name
