@@ -111,6 +111,7 @@ const stopPatience = 20 * time.Second
 
 func stopWorker(t testing.TB, l *lab, _ *pgtest.Instance) {
 	t.Helper()
+	began := time.Now()
 	require.NoError(t, l.worker.cmd.Process.Signal(os.Interrupt))
 	l.letGateGo()
 	select {
@@ -118,6 +119,7 @@ func stopWorker(t testing.TB, l *lab, _ *pgtest.Instance) {
 	case <-time.After(stopPatience):
 		t.Error("the worker does not stop")
 	}
+	t.Logf("the worker has stopped after %v", time.Since(began))
 	l.letEffectsGo()
 	l.startFaultWorker(t)
 	for _, c := range l.settle(t) {
