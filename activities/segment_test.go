@@ -88,34 +88,40 @@ func TestSegmentGoesThroughTheGate(t *testing.T) {
 func TestOrderWithinASegment(t *testing.T) {
 	t.Parallel()
 	l := setup(t)
-	run, in := l.segmentOf(t, agent.Idempotent, false, 2)
+	run, in := l.segmentOf(t, agent.Idempotent, false, 3)
 	in.Steps[2].After = []int{0, 1}
-	met := make(chan struct{})
-	both := func(context.Context, tool.Call) (json.RawMessage, error) { // a and b are at work at the same time
-		select {
-		case met <- struct{}{}:
-		case <-met:
-		case <-time.After(10 * time.Second):
-			return nil, agent.Failed(agent.CodeInternal, "it is alone")
-		}
-		return json.RawMessage(`1`), nil
+	committed := func(id string) bool {
+		row, err := l.Command(context.Background(), run.RunID, id)
+		return err == nil && row.State == agent.Committed
 	}
-	last := func(context.Context, tool.Call) (json.RawMessage, error) {
-		for _, id := range []string{"a", "b"} {
-			if row, err := l.Command(context.Background(), run.RunID, id); err != nil || row.State != agent.Committed {
-				return nil, agent.Failed(agent.CodeInternal, "%s is %s: %v", id, row.State, err)
+	begun := make(chan struct{})
+	reply, err := attempt(t, l, try{hooks: hooks{after: func(ctx context.Context, c tool.Call) (json.RawMessage, error) {
+		switch c.CommandID {
+		case "a": // is at work until b is through
+			close(begun)
+			for until := time.Now().Add(30 * time.Second); !committed("b"); {
+				if time.Now().After(until) {
+					return nil, agent.Failed(agent.CodeInternal, "b is not at work beside a")
+				}
+			}
+		case "b":
+			<-begun
+		case "c":
+			if !committed("a") || !committed("b") {
+				return nil, agent.Failed(agent.CodeInternal, "c is at work before a and b are committed")
 			}
 		}
 		return json.RawMessage(`1`), nil
-	}
-	reply, err := attempt(t, l, try{hooks: hooks{after: func(ctx context.Context, c tool.Call) (json.RawMessage, error) {
-		if c.CommandID == "c" {
-			return last(ctx, c)
-		}
-		return both(ctx, c)
 	}}}, segment, in)
 	require.NoError(t, err)
 	require.Equal(t, map[string]agent.Outcome{"a": agent.OutcomeCommitted, "b": agent.OutcomeCommitted, "c": agent.OutcomeCommitted}, told(reply))
+	var order []string
+	for _, e := range l.events(t, run) {
+		if e.Type == agent.CommandCommitted || e.Type == agent.CommandEmitted && e.CommandID == "c" {
+			order = append(order, e.CommandID)
+		}
+	}
+	require.Equal(t, []string{"b", "a", "c", "c"}, order)
 }
 
 // A segment begins nothing after a call that is not committed, though it does not wait for it.
