@@ -107,7 +107,7 @@ func killWorker(t testing.TB, l *lab, _ *pgtest.Instance) {
 }
 
 // stopPatience is how long a worker may take to stop.
-const stopPatience = 20 * time.Second
+const stopPatience = 15 * time.Second
 
 func stopWorker(t testing.TB, l *lab, _ *pgtest.Instance) {
 	t.Helper()
