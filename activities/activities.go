@@ -85,6 +85,9 @@ type Config struct {
 	// Policy, if set, is asked in the activity before a command that no rule of its run refuses.
 	Policy policy.Func
 	Log    *slog.Logger
+	// Stopping, if set, is closed when the worker begins to stop. Temporal's own word for that comes to segments only when it has waited
+	// for them in vain.
+	Stopping <-chan struct{}
 	// At, if set, is called wherever a fault would be told apart by what has happened before it. Tests break things there.
 	At func(ctx context.Context, at agent.Boundary, call agent.Call)
 }
@@ -98,6 +101,8 @@ type Activities struct {
 	log    *slog.Logger
 	at     func(ctx context.Context, at agent.Boundary, call agent.Call)
 	runs   runs
+	// stopping is closed when the worker begins to stop, nil when nobody tells.
+	stopping <-chan struct{}
 }
 
 // New checks the configuration, so that what is missing shows when the worker starts and not in the middle of a run.
@@ -124,7 +129,7 @@ func New(cfg Config) (*Activities, error) {
 	if cfg.At == nil {
 		cfg.At = func(context.Context, agent.Boundary, agent.Call) {}
 	}
-	return &Activities{ledger: cfg.Ledger, models: cfg.Models, tools: cfg.Tools, policy: cfg.Policy, log: cfg.Log, at: cfg.At}, nil
+	return &Activities{ledger: cfg.Ledger, models: cfg.Models, tools: cfg.Tools, policy: cfg.Policy, log: cfg.Log, at: cfg.At, stopping: cfg.Stopping}, nil
 }
 
 func (a *Activities) client(ref agent.ModelRef) (model.Client, error) {

@@ -155,7 +155,7 @@ func inBubble(t *testing.T, m *memory, how try, timeout, lasts time.Duration, th
 		return then(ctx, call)
 	}
 	c := agent.Call{Scope: agent.Scope{RunID: "run", Epoch: 1}, CommandID: "a", NodeID: "a", Schedule: 1, Ends: true, Timeout: agent.Duration(timeout)}
-	cfg := activities.Config{Ledger: m, Tools: tools, At: m.at}
+	cfg := activities.Config{Ledger: m, Tools: tools, At: m.at, Stopping: how.leaves}
 	e.reply, e.err = attemptWith(t, cfg, how, callTool, agent.ToolCall{Call: c, Tool: m.plan.Nodes[0].Tool})
 	e.effects = len(probe.effects["run/a"])
 	return e
@@ -215,6 +215,8 @@ func TestWhatEndsAnEffect(t *testing.T) {
 		"the activity is paused": {how: func(*memory) try { return try{context: after(3*time.Second, errors.New("activity paused"))} },
 			took: 30 * time.Second, idem: agent.OutcomeCommitted, ext: agent.OutcomeCommitted},
 		"the worker stops": {how: func(*memory) try { return try{stop: stopSoon()} },
+			took: 9 * time.Second, cause: "the worker is stopping", code: agent.CodeShutdown, ext: agent.OutcomeInDoubt},
+		"the worker is about to stop": {how: func(*memory) try { return try{leaves: stopSoon()} },
 			took: 9 * time.Second, cause: "the worker is stopping", code: agent.CodeShutdown, ext: agent.OutcomeInDoubt},
 		"the deadline passes": {how: func(*memory) try { return try{} },
 			took: 20 * time.Second, cause: "the command's deadline has passed", code: agent.CodeTimeout, ext: agent.OutcomeInDoubt},

@@ -20,8 +20,12 @@ func (a *Activities) effectContext(ctx context.Context, c command, begun agent.B
 		defer deadline.Stop()
 		renew := time.NewTicker(renewEvery)
 		defer renew.Stop()
-		ended, stopping := ctx.Done(), activity.GetWorkerStopChannel(ctx)
+		ended, stopping, leaving := ctx.Done(), activity.GetWorkerStopChannel(ctx), a.stopping
 		var grace <-chan time.Time
+		stop := func() { // whoever says so first
+			stopping, leaving = nil, nil
+			grace = time.After(shutdownGrace)
+		}
 		for {
 			select {
 			case <-effect.Done():
@@ -34,10 +38,9 @@ func (a *Activities) effectContext(ctx context.Context, c command, begun agent.B
 					cancel(why)
 				}
 			case <-stopping:
-				stopping = nil
-				timer := time.NewTimer(shutdownGrace)
-				defer timer.Stop()
-				grace = timer.C
+				stop()
+			case <-leaving:
+				stop()
 			case <-grace:
 				cancel(errShutdown)
 			case <-c.stops:

@@ -259,8 +259,8 @@ func (l *lab) row(t testing.TB, run agent.Run, commandID string) agent.Command {
 type try struct {
 	attempt int32 // 1 when zero
 	hooks   hooks
-	// stop is the worker's stop channel.
-	stop chan struct{}
+	// stop is the worker's stop channel, leaves its first word of it.
+	stop, leaves chan struct{}
 	// ledger stands between the activities and the ledger, nil for nothing.
 	ledger func(activities.Ledger) activities.Ledger
 	// context is the activity's context as Temporal ends it.

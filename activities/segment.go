@@ -8,8 +8,8 @@ import (
 )
 
 // Segment executes several tool calls of a run, each through the gate as CallTool does: those that wait for none at once, the others
-// when those are committed. It ends when one gives something other than a result, or when it has begun others for long enough, with
-// what it has. What became of the rest is for the workflow to find out, with an activity for each.
+// when those are committed. It ends when one gives something other than a result, when it has begun others for long enough, or when the
+// worker is about to stop, with what it has. What became of the rest is for the workflow to find out, with an activity for each.
 func (a *Activities) Segment(ctx context.Context, in agent.SegmentCall) (agent.SegmentReply, error) {
 	var reply agent.SegmentReply
 	committed := make([]bool, len(in.Steps))
@@ -39,7 +39,7 @@ func (a *Activities) Segment(ctx context.Context, in agent.SegmentCall) (agent.S
 	}
 	goesOn := true
 	for working := 0; ; working-- {
-		for goesOn && working < max(in.MaxParallel, 1) && time.Now().Before(until) {
+		for goesOn && !a.stops() && working < max(in.MaxParallel, 1) && time.Now().Before(until) {
 			i := next()
 			if i < 0 {
 				break
@@ -61,5 +61,15 @@ func (a *Activities) Segment(ctx context.Context, in agent.SegmentCall) (agent.S
 		reply.Commands = append(reply.Commands, agent.CommandReply{CommandID: in.Steps[e.step].CommandID, Reply: e.reply})
 		committed[e.step] = e.err == nil && e.reply.Outcome == agent.OutcomeCommitted
 		goesOn = goesOn && committed[e.step]
+	}
+}
+
+// stops reports whether the worker has begun to stop.
+func (a *Activities) stops() bool {
+	select {
+	case <-a.stopping:
+		return true
+	default:
+		return false
 	}
 }

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -35,7 +36,9 @@ type holds struct {
 	mu      sync.Mutex
 	held    map[string]bool
 	effects map[string]int
-	reached chan string
+	// inSegment are the idempotency keys of the commands that a segment has taken to the gate.
+	inSegment map[string]bool
+	reached   chan string
 	// atGate and inEffect are closed to let go what is held at a boundary of the gate, or in the middle of an effect.
 	atGate, inEffect chan struct{}
 }
@@ -52,10 +55,15 @@ var heldAt = map[string]boundary{
 
 func startHolds(t testing.TB) *holds {
 	t.Helper()
-	h := &holds{held: map[string]bool{}, effects: map[string]int{}, reached: make(chan string, 1024),
+	h := &holds{held: map[string]bool{}, effects: map[string]int{}, inSegment: map[string]bool{}, reached: make(chan string, 1024),
 		atGate: make(chan struct{}), inEffect: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /at/{boundary}", func(_ http.ResponseWriter, r *http.Request) { h.hold(r, r.PathValue("boundary")) })
+	mux.HandleFunc("POST /segment", func(_ http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.inSegment[r.Header.Get("Idempotency-Key")] = true
+	})
 	mux.HandleFunc("POST /effect", func(w http.ResponseWriter, r *http.Request) {
 		h.mu.Lock()
 		h.effects[r.Header.Get("Idempotency-Key")]++
@@ -101,14 +109,92 @@ func (h *holds) count(key string) int {
 	return h.effects[key]
 }
 
+func (h *holds) sharedSegment(key string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.inSegment[key]
+}
+
+// place is that of the command that is held among those of its segment, normalLane when it has an activity of its own.
+type place string
+
+const (
+	normalLane place = ""
+	first      place = "first"
+	middle     place = "middle"
+	last       place = "last"
+)
+
+var places = []place{first, middle, last}
+
 // cell is a run that is held at a boundary.
 type cell struct {
 	class    class
 	boundary boundary
-	run      agent.Run
+	place    place
+	// tool is that of the command that is held, "" for that of its class; onError what becomes of its node's failure.
+	tool    string
+	onError agent.OnError
+	run     agent.Run
 }
 
 func (c cell) commandID() string { return string(c.boundary) }
+
+// commands are the run's, in their order, but for the model's: one in the normal lane, three that share a segment in the fast lane.
+func (c cell) commands() []string {
+	if c.place == normalLane {
+		return []string{c.commandID()}
+	}
+	ids := []string{"n1", "n2", "n3"}
+	ids[slices.Index(places, c.place)] = c.commandID()
+	return ids
+}
+
+// plan has the cell's commands one after the other, and a model's answer after one that is held when it has returned.
+func (c cell) plan(timeout string) object {
+	var nodes []any
+	before := []string{}
+	add := func(node object) {
+		node["depends_on"] = before
+		nodes, before = append(nodes, node), []string{node["id"].(string)}
+	}
+	for _, id := range c.commands() {
+		node := object{"id": id, "kind": "tool", "tool": string(c.class)}
+		if c.place != normalLane {
+			node["lane"] = agent.FastLane
+		}
+		if timeout != "" {
+			node["timeout"] = timeout
+		}
+		if id == c.commandID() {
+			node["tool"] = cmp.Or(c.tool, string(c.class))
+			if c.onError != "" {
+				node["on_error"] = c.onError
+			}
+		}
+		add(node)
+	}
+	if c.boundary == returned {
+		add(object{"id": nextCommand, "kind": "llm", "prompt": "go on"})
+	}
+	return object{"nodes": nodes}
+}
+
+// cellsOfMatrix are those of every class and boundary in both lanes, in the fast lane at every place of a segment. What a segment has
+// returned its last command has; those before it have been followed by others of it.
+func cellsOfMatrix() (cells []cell) {
+	for _, class := range classes {
+		for _, boundary := range boundaries {
+			cells = append(cells, cell{class: class, boundary: boundary})
+			for _, place := range places {
+				if boundary != returned || place == last {
+					cells = append(cells, cell{class: class, boundary: boundary, place: place})
+				}
+			}
+		}
+	}
+	return cells
+}
 
 // lab is a stack with one run for every class and boundary.
 type lab struct {
@@ -122,9 +208,8 @@ type lab struct {
 	cells     []cell
 }
 
-// startLab brings one run of every class to every boundary and holds it there. Timeouts are the classes', for those that
-// have one.
-func startLab(t testing.TB, databaseURL string, timeouts map[class]string) *lab {
+// startLab brings the run of every cell to its boundary and holds it there. Timeouts are the classes', for those that have one.
+func startLab(t testing.TB, databaseURL string, cells []cell, timeouts map[class]string) *lab {
 	t.Helper()
 	l := &lab{servers: startServersOn(t, databaseURL, faultConfig), holds: startHolds(t)}
 	l.sql(t, `CREATE TABLE fault_effects (key text)`)
@@ -135,19 +220,9 @@ func startLab(t testing.TB, databaseURL string, timeouts map[class]string) *lab 
 	l.worker = l.startFaultWorker(t)
 	_, l.client = l.startAPI(t, 0)
 	t.Cleanup(l.letGo) // before the worker is stopped, which would wait
-	for _, class := range classes {
-		for _, boundary := range boundaries {
-			node := object{"id": string(boundary), "kind": "tool", "tool": string(class)}
-			if timeout := timeouts[class]; timeout != "" {
-				node["timeout"] = timeout
-			}
-			nodes := []any{node}
-			if boundary == returned {
-				nodes = append(nodes, object{"id": nextCommand, "kind": "llm", "prompt": "go on", "depends_on": []string{string(boundary)}})
-			}
-			run := l.post(t, object{"input": "one effect", "plan": object{"nodes": nodes}})
-			l.cells = append(l.cells, cell{class, boundary, run})
-		}
+	for _, c := range cells {
+		c.run = l.post(t, object{"input": "one effect", "plan": c.plan(timeouts[c.class])})
+		l.cells = append(l.cells, c)
 	}
 	deadline := time.After(patience)
 	for n := range l.cells {
@@ -206,10 +281,16 @@ func (l *lab) sql(t testing.TB, statement string, args ...any) (n int) {
 	return n
 }
 
-// effectsOf counts the effects of a cell's command, where they have taken place and not in the record.
+// effectsOf counts the effects of the command of a cell that is held, where they have taken place and not in the record.
 func (l *lab) effectsOf(t testing.TB, c cell) int {
 	t.Helper()
-	key := agent.IdempotencyKey(c.run.RunID, c.commandID())
+	return l.effects(t, c, c.commandID())
+}
+
+// effects counts those of any command of a cell.
+func (l *lab) effects(t testing.TB, c cell, commandID string) int {
+	t.Helper()
+	key := agent.IdempotencyKey(c.run.RunID, commandID)
 	if c.class == transactional {
 		return l.sql(t, `SELECT count(*)::int FROM fault_effects WHERE key = $1`, key)
 	}
@@ -300,14 +381,25 @@ func (l *lab) observe(t testing.TB, c cell) outcome {
 	require.Equal(t, agent.RunCompleted, l.comesTo(t, runID, ends...).Type, "run %s", runID)
 	frames := l.finished(t, runID)
 	require.Equal(t, "1", frames[0].ID)
-	require.Equal(t, 2, count(frames, agent.CommandCommitted)) // the effect, and the answer
-	require.Equal(t, 2, count(frames, agent.NodeFinished))
+	commands := c.commands()
+	require.Equal(t, len(commands)+1, count(frames, agent.CommandCommitted)) // the effects, and the answer
+	require.Equal(t, len(commands)+1, count(frames, agent.NodeFinished))
 	require.Equal(t, 1, countEnds(frames))
+	l.verifies(t, runID)
 
+	require.Equal(t, c.place != normalLane, l.holds.sharedSegment(agent.IdempotencyKey(runID, c.commandID())), "its lane")
 	var command agent.Command
-	require.Equal(t, http.StatusOK, l.call(t, http.MethodGet, "/api/v1/agent/runs/"+runID+"/commands/"+c.commandID(), nil, &command))
-	require.Equal(t, agent.Committed, command.State)
-	require.JSONEq(t, `{"done": true}`, string(command.Result))
+	for _, id := range commands {
+		of := l.command(t, runID, id)
+		require.Equal(t, agent.Committed, of.State, id)
+		require.JSONEq(t, `{"done": true}`, string(of.Result), id)
+		if id == c.commandID() {
+			command = of
+			continue
+		}
+		require.Equal(t, 1, of.Dispatches, "those that share its segment: %s", id)
+		require.Equal(t, 1, l.effects(t, c, id), "those that share its segment: %s", id)
+	}
 	require.LessOrEqual(t, command.Dispatches, agent.MaxDispatches)
 
 	effects := l.effectsOf(t, c)
@@ -330,6 +422,12 @@ func (l *lab) observe(t testing.TB, c cell) outcome {
 		}
 	}
 	return o
+}
+
+func (c *client) command(t testing.TB, runID, commandID string) (command agent.Command) {
+	t.Helper()
+	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+runID+"/commands/"+commandID, nil, &command))
+	return command
 }
 
 func countEnds(frames []frame) (n int) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -78,13 +79,17 @@ var (
 	temporalRestarted = victim{name: "Temporal restarted",
 		how:    "Stopped for 10 s. What is held at the gate goes on while it is away; effects at work end when it is back.",
 		strike: restartTemporal}
+	workerStopped = victim{name: "Worker stopped", lost: true, timeouts: soon,
+		how: "SIGINT, as at a deploy. What is held at the gate ends with it; effects at work are held for longer than the worker waits for " +
+			"them. Then another worker starts. What is in doubt is resolved as above.",
+		strike: stopWorker}
 	workerFrozen = victim{name: "Worker frozen", lost: true, timeouts: soon,
 		how: "SIGSTOP until Temporal has timed its activities out and another worker has taken over and has nothing left to do; then SIGCONT: " +
 			"it finishes late. Nobody resolves anything.",
 		strike: freezeWorker}
 )
 
-var victims = []victim{workerKilled, postgresKilled, connectionsCut, temporalRestarted, workerFrozen}
+var victims = []victim{workerKilled, workerStopped, postgresKilled, connectionsCut, temporalRestarted, workerFrozen}
 
 func killWorker(t testing.TB, l *lab, _ *pgtest.Instance) {
 	t.Helper()
@@ -97,6 +102,27 @@ func killWorker(t testing.TB, l *lab, _ *pgtest.Instance) {
 			want = 0
 		}
 		require.Equal(t, want, l.effectsOf(t, c), "%s, %s: effects when it was called in doubt", c.class, c.boundary)
+		l.resolve(t, c)
+	}
+}
+
+// stopPatience is how long a worker may take to stop.
+const stopPatience = 15 * time.Second
+
+func stopWorker(t testing.TB, l *lab, _ *pgtest.Instance) {
+	t.Helper()
+	began := time.Now()
+	require.NoError(t, l.worker.cmd.Process.Signal(os.Interrupt))
+	l.letGateGo()
+	select {
+	case <-l.worker.done:
+	case <-time.After(stopPatience):
+		t.Error("the worker does not stop")
+	}
+	t.Logf("the worker has stopped after %v", time.Since(began))
+	l.letEffectsGo()
+	l.startFaultWorker(t)
+	for _, c := range l.settle(t) {
 		l.resolve(t, c)
 	}
 }
@@ -192,7 +218,10 @@ func (o outcome) String() string {
 func expected(v victim, c class, at boundary) outcome {
 	begun := at == agent.AfterBegin                  // dispatched, and nothing has happened
 	acted := at == during || at == agent.AfterEffect // it has happened, and is not on record
-	if !v.lost || !begun && !acted {                 // nobody gives the dispatch up, or there is nothing to repeat
+	if v.name == workerStopped.name {
+		begun, acted = false, at == during
+	}
+	if !v.lost || !begun && !acted { // nobody gives the dispatch up, or there is nothing to repeat
 		return outcome{}
 	}
 	frozen := v.name == workerFrozen.name
@@ -220,7 +249,12 @@ func TestFaultMatrix(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	seen := map[string]string{}
+	var segments []string
 	t.Run("victims", func(t *testing.T) {
+		t.Run("Segments", func(t *testing.T) {
+			t.Parallel()
+			segments = interruptSegments(t, pgtest.Database(t))
+		})
 		for _, v := range victims {
 			t.Run(v.name, func(t *testing.T) {
 				t.Parallel()
@@ -232,14 +266,14 @@ func TestFaultMatrix(t *testing.T) {
 				} else {
 					url = pgtest.Database(t)
 				}
-				l := startLab(t, url, v.timeouts)
+				l := startLab(t, url, cellsOfMatrix(), v.timeouts)
 				v.strike(t, l, pg)
 				rows := map[cellKey]string{}
 				for _, c := range l.cells {
-					t.Run(fmt.Sprintf("%s %s", c.class, c.boundary), func(t *testing.T) {
+					t.Run(strings.TrimSpace(fmt.Sprintf("%s %s %s", c.class, c.boundary, c.place)), func(t *testing.T) {
 						got := l.observe(t, c)
 						require.Equal(t, expected(v, c.class, c.boundary), got, "run %s", c.run.RunID)
-						rows[cellKey{c.class, c.boundary}] = got.String()
+						rows[cellKey{c.class, c.boundary, c.place}] = got.String()
 					})
 				}
 				mu.Lock()
@@ -248,11 +282,11 @@ func TestFaultMatrix(t *testing.T) {
 			})
 		}
 	})
-	if t.Failed() || len(seen) < len(victims) { // or only some were asked for
+	if t.Failed() || len(seen) < len(victims) || segments == nil { // or only some were asked for
 		return
 	}
 	file := filepath.Join("..", "docs", "faults.md")
-	want := document(seen)
+	want := document(seen, segments)
 	if *update {
 		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
 	}
@@ -264,27 +298,48 @@ func TestFaultMatrix(t *testing.T) {
 type cellKey struct {
 	class    class
 	boundary boundary
+	place    place
 }
 
-// table shows a victim's outcomes, a line for each boundary.
+// table shows a victim's outcomes, a line for each boundary in either lane. Places of a segment with the same outcomes share theirs.
 func table(cells map[cellKey]string) string {
 	var b strings.Builder
-	b.WriteString("| held |")
+	b.WriteString("| lane | held |")
 	for _, c := range classes {
 		fmt.Fprintf(&b, " %s |", c)
 	}
-	b.WriteString("\n|---|" + strings.Repeat("---|", len(classes)) + "\n")
-	for _, at := range boundaries {
-		fmt.Fprintf(&b, "| %s |", strings.ReplaceAll(string(at), "_", " "))
-		for _, c := range classes {
-			fmt.Fprintf(&b, " %s |", cells[cellKey{c, at}])
+	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(classes)) + "\n")
+	for _, lane := range [][]place{{normalLane}, places} {
+		for _, at := range boundaries {
+			held := strings.ReplaceAll(string(at), "_", " ")
+			var lines []string
+			var of [][]string // the places of each line
+			for _, p := range lane {
+				line := ""
+				for _, c := range classes {
+					line += fmt.Sprintf(" %s |", cells[cellKey{c, at, p}])
+				}
+				switch known := slices.Index(lines, line); {
+				case cells[cellKey{classes[0], at, p}] == "": // there is no such cell
+				case known < 0:
+					lines, of = append(lines, line), append(of, []string{string(p)})
+				default:
+					of[known] = append(of[known], string(p))
+				}
+			}
+			for i, line := range lines {
+				name := "normal"
+				if lane[0] != normalLane {
+					name = "fast: " + strings.Join(of[i], ", ")
+				}
+				fmt.Fprintf(&b, "| %s | %s |%s\n", name, held, line)
+			}
 		}
-		b.WriteString("\n")
 	}
 	return b.String()
 }
 
-func document(tables map[string]string) string {
+func document(tables map[string]string, segments []string) string {
 	var b strings.Builder
 	b.WriteString(`# What becomes of a command when something breaks
 
@@ -305,11 +360,24 @@ has the result, Temporal does not); returned (the next command is about to begin
 Classes: deterministic, idempotent and external as in the design; reconciled is external, with a tool that can look a lost
 call up by its key; transactional has its effect in the transaction that commits its result.
 
-In every cell: the run completes, its numbers have no gap, the command has one command_committed, in order, and at most five
-dispatches. "Once" is exactly once, at the first dispatch if nothing else is said.
+Lanes: in the normal lane the command has an activity of its own. In the fast lane it is the first, the middle or the last one of a
+segment of three; a segment has returned when its last command has.
+
+In every cell: the run completes, its numbers have no gap, verify finds no difference, the command has one command_committed, in
+order, and at most five dispatches. The others of its segment are dispatched once and have their effect once. "Once" is exactly
+once, at the first dispatch if nothing else is said.
 `)
 	for _, v := range victims {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n%s", v.name, v.how, tables[v.name])
 	}
+	b.WriteString(`
+## Between the commands of a segment
+
+Nothing is killed: something comes while the first, the middle or the last of three commands is in the middle of its effect, or
+that effect has no result. Those before it stay committed, each after one execution. Verify finds no difference.
+
+| what | class | the command | those after it | the run's end |
+|---|---|---|---|---|
+` + strings.Join(segments, "\n") + "\n")
 	return b.String()
 }

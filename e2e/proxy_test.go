@@ -133,10 +133,12 @@ func (p *proxy) serve(l *link) {
 	}
 }
 
-// answers passes on the server's messages: a byte that says what it is, four with the length of the rest, which they count in.
+// answers passes on the server's messages: a byte that says what it is, four with the length of the rest, which they count in. A
+// transaction is committed when its COMMIT is complete; or, if it is one batch with no BEGIN, when the server is ready for the next.
 func (p *proxy) answers(l *link) {
-	const commandComplete, readyForQuery = 'C', 'Z'
+	const commandComplete, readyForQuery, failed = 'C', 'Z', 'E'
 	in := bufio.NewReader(l.server)
+	wrote := false
 	for {
 		head := make([]byte, 5)
 		if _, err := io.ReadFull(in, head); err != nil {
@@ -146,13 +148,21 @@ func (p *proxy) answers(l *link) {
 		if _, err := io.ReadFull(in, body); err != nil {
 			return
 		}
+		idle := head[0] == readyForQuery && string(body) == "I"
 		l.mu.Lock()
 		said := l.said
-		if head[0] == readyForQuery && string(body) == "I" {
+		if idle {
 			l.said = nil
 		}
 		l.mu.Unlock()
-		if head[0] == commandComplete && string(body) == "COMMIT\x00" {
+		if head[0] == commandComplete {
+			wrote = wrote || bytes.HasPrefix(body, []byte("INSERT")) || bytes.HasPrefix(body, []byte("UPDATE"))
+		}
+		committed := head[0] == commandComplete && string(body) == "COMMIT\x00" || idle && wrote
+		if idle || head[0] == failed {
+			wrote = false
+		}
+		if committed {
 			if text, loses := p.loses(said); loses {
 				l.close()
 				p.lost <- text

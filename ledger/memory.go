@@ -50,10 +50,21 @@ type recollection struct {
 	atWork map[string]agent.CommandRow
 }
 
-// clock is the database's, as this process takes it to be.
+// clock is the database's, as this process takes it to be: never behind it, since the lease of a command is counted by it, which must
+// not be over before its worker takes it to be; and ahead of it by no more than the quickest of the last minute's readings took.
 type clock struct {
 	theirs, ours time.Time
 }
+
+// reads takes a reading of the database's clock that was asked for at a moment of ours.
+func (c *clock) reads(theirs, ours time.Time) {
+	slower := theirs.Sub(ours) - c.theirs.Sub(c.ours)
+	if c.theirs.IsZero() || slower < 0 || slower > time.Second || ours.Sub(c.ours) > time.Minute {
+		c.theirs, c.ours = theirs, ours
+	}
+}
+
+func (c *clock) now() time.Time { return c.theirs.Add(time.Since(c.ours)).Truncate(time.Microsecond) }
 
 // maxRemembered bounds how many runs a process remembers, twice this many at most.
 const maxRemembered = 4096
@@ -103,7 +114,7 @@ func (m *memory) recall(scope txnScope) *txn {
 	if m.clock.theirs.IsZero() {
 		return nil
 	}
-	t := &txn{tx: nothing{}, recalled: true, now: m.clock.theirs.Add(time.Since(m.clock.ours)).Truncate(time.Microsecond)}
+	t := &txn{tx: nothing{}, recalled: true, now: m.clock.now()}
 	r := m.find(scope.runID)
 	if r == nil {
 		if !scope.anyLog {
@@ -137,7 +148,7 @@ func (m *memory) keep(t *txn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !t.recalled {
-		m.clock = clock{theirs: t.now, ours: t.openedIn}
+		m.clock.reads(t.now, t.askedAt)
 	}
 	th := m.threads[t.run.conversationID]
 	if th == nil {
@@ -192,16 +203,6 @@ func (m *memory) add(runID string, r *recollection) {
 func (m *memory) drop(r *recollection) {
 	if r.thread.runs--; r.thread.runs == 0 {
 		delete(m.threads, r.head.conversationID)
-	}
-}
-
-// forget forgets a run, of which nobody knows what was written.
-func (m *memory) forget(runID string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if r := m.find(runID); r != nil {
-		delete(m.recent, runID)
-		m.drop(r)
 	}
 }
 

@@ -215,3 +215,34 @@ func TestFactsByMemoryAreWrittenOnce(t *testing.T) {
 	require.Equal(t, 3, count)
 	requireWholeRecord(t, b, run)
 }
+
+// What a process takes the database's clock to be is never behind it, however late the answer came by which it goes: a lease that is
+// counted by it is not over before its worker takes it to be.
+func TestMemoryOfTheTimeIsNotBehind(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	b.begins(t, command{run: run, id: "a"})
+	tx, err := b.db.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `SELECT 1 FROM commands WHERE run_id = $1 FOR UPDATE`, run.RunID)
+	require.NoError(t, err)
+	answered := make(chan error, 1)
+	fresh := open(t, b.url, 0)
+	go func() { // the clock is read before the command's row, for which this waits
+		_, err := fresh.Begin(t.Context(), command{run: run, id: "a", schedule: 2}.begin())
+		answered <- err
+	}()
+	require.Eventually(t, func() bool {
+		return value[bool](t, b, `SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`)
+	}, 30*time.Second, 10*time.Millisecond)
+	_, err = tx.Exec(t.Context(), `SELECT pg_sleep(0.3)`)
+	require.NoError(t, err)
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.NoError(t, <-answered)
+	theirs := value[time.Time](t, b, `SELECT clock_timestamp()`)
+	require.False(t, ledger.Now(fresh).Before(theirs))
+	_, err = fresh.Begin(t.Context(), command{run: run, id: "a", schedule: 2}.begin()) // and it learns from a quicker one
+	require.NoError(t, err)
+	require.WithinDuration(t, value[time.Time](t, b, `SELECT clock_timestamp()`), ledger.Now(fresh), 250*time.Millisecond)
+}

@@ -34,7 +34,7 @@ type txn struct {
 	recalled   bool
 	factsKnown bool
 	openedAt   []byte    // the conversation's chain at the opening
-	openedIn   time.Time // of this process's clock, at now
+	askedAt    time.Time // of this process's clock, before it asked for now
 	// begun is the row of the command that the transaction lets begin for the first time.
 	begun *agent.CommandRow
 
@@ -224,10 +224,11 @@ func (t *txn) open(ctx context.Context, scope txnScope) error {
 	if scope.withState {
 		t.queueState(&batch, scope.runID)
 	}
+	t.askedAt = time.Now()
 	if err := t.tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return err
 	}
-	t.openedAt, t.openedIn, t.hasState = t.chain, time.Now(), scope.withState
+	t.openedAt, t.hasState = t.chain, scope.withState
 	return t.enter(scope)
 }
 

@@ -76,7 +76,7 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg.MaxConcurrentActivities = 200
 	}
 	acts, err := activities.New(activities.Config{Ledger: cfg.Ledger, Models: cfg.Models, Tools: cfg.Tools, Policy: cfg.Policy,
-		Log: cfg.Log, At: cfg.At})
+		Log: cfg.Log, Stopping: ctx.Done(), At: cfg.At})
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func AgentExecution(ctx workflow.Context, in agent.RunInput) (agent.RunOutput, e
 func newExecution(in agent.RunInput, cancel workflow.CancelFunc) *execution {
 	e := &execution{in: in, plan: in.Plan, state: in.State, limits: in.Limits, heard: in.Heard, pausedBy: in.PausedBy, calls: slices.Clone(in.Calls), cancel: cancel,
 		resolved: map[string]agent.Intent{}, told: map[string]int{}, taken: map[string]int64{}, loops: map[string]*loop{},
-		ahead: map[string]agent.Reply{}, left: map[string]bool{}}
+		ahead: map[string]shared{}, left: map[string]bool{}}
 	if c := in.Carried; c != nil {
 		e.lastFact, e.schedule, e.spent, e.calls = c.LastFact, c.Schedule, time.Duration(c.Spent), c.Calls
 		if c.Taken != nil {
@@ -118,7 +118,7 @@ type execution struct {
 	// ahead are the replies of calls that a segment has executed and nobody has taken up, by command; left are the calls that go in the
 	// normal lane since a segment had nothing to say of them. segments counts them, packed is how many more nodes are in them than can be
 	// at work at once.
-	ahead    map[string]agent.Reply
+	ahead    map[string]shared
 	left     map[string]bool
 	segments int
 	packed   int

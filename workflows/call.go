@@ -105,6 +105,9 @@ func (e *execution) command(ctx workflow.Context, call agent.Call, asked policy.
 			opts, news = housekeeping(summary), ofInput(asked.Tool)
 		}
 		seen := e.told[news]
+		if told, ok := e.ahead[call.CommandID]; ok {
+			seen = told.seen
+		}
 		reply, settled := e.decided(ctx, call, opts, rests, execute)
 		goesOn := true
 		switch reply.Outcome {
@@ -142,10 +145,10 @@ func (e *execution) tally(kind agent.CommandKind, reply agent.Reply) {
 // decided schedules a command until something is on record of it, or the run is stopped.
 func (e *execution) decided(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions, rests rests, execute execute) (agent.Reply, *agent.SettleReply) {
 	end := func(settled *agent.SettleReply) (agent.Reply, *agent.SettleReply) { return settled.Reply, settled }
-	if reply, told := e.ahead[call.CommandID]; told {
+	if told, ok := e.ahead[call.CommandID]; ok {
 		delete(e.ahead, call.CommandID)
 		e.began(call)
-		return end(&agent.SettleReply{Reply: reply})
+		return end(&agent.SettleReply{Reply: told.reply})
 	}
 	for fences := 0; ; fences++ {
 		if !e.hold(ctx, rests) {

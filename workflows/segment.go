@@ -39,6 +39,12 @@ func (e *execution) repeats(digest string, already int) bool {
 	return most > 0 && digest != "" && e.calledBefore(digest)+already >= most
 }
 
+// shared is what a segment has told of a call that nobody has taken up, and how much news there was for it when the segment began.
+type shared struct {
+	reply agent.Reply
+	seen  int
+}
+
 // gather finds the nodes that share a segment with one: those of the fast lane that depend on what is done, or on each other.
 func (e *execution) gather(ctx workflow.Context, first int) (nodes []int, steps []agent.SegmentStep) {
 	if !e.plan.Nodes[first].Fast || !e.mayShare(ctx) {
@@ -139,8 +145,10 @@ func (e *execution) shareTurn(ctx workflow.Context, i int, at *loop, tools []age
 func (e *execution) segment(ctx workflow.Context, steps []agent.SegmentStep, parallel int, summary string) map[string]bool {
 	in := agent.SegmentCall{Scope: e.scope(), Steps: steps, MaxParallel: parallel}
 	longest := agent.SegmentTime
+	seen := map[string]int{} // before it begins: an answer may come while it is at work
 	for s := range steps {
 		call := &steps[s].Call
+		seen[call.CommandID] = e.told[ofCommand(call.CommandID)]
 		e.schedule++
 		call.Schedule, call.Scope, call.Until = e.schedule, in.Scope, e.until(ctx)
 		longest = max(longest, agent.SegmentTime+call.Timeout)
@@ -160,7 +168,7 @@ func (e *execution) segment(ctx workflow.Context, steps []agent.SegmentStep, par
 			e.left[c.CommandID] = true
 			continue
 		}
-		e.ahead[c.CommandID] = c.Reply
+		e.ahead[c.CommandID] = shared{c.Reply, seen[c.CommandID]}
 		e.acknowledge(in.Facts)
 	}
 	for _, s := range steps {

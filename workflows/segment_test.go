@@ -139,6 +139,16 @@ func TestNoSegmentWhileARunIsHeld(t *testing.T) {
 	require.Empty(t, w.shares())
 }
 
+// A call that waits for an approval goes on with an answer that came before its segment had ended.
+func TestAnswerBeforeTheEndOfASegment(t *testing.T) {
+	t.Parallel()
+	asked := &question{answer: agent.ApprovalApproved, early: true}
+	w := run(t, input(graph(work("a").fast(), work("b", "a").fast(), say("c", "b"))), script{"b": {{asked: asked}, {}}})
+	require.NoError(t, w.err)
+	require.Equal(t, []int{2}, w.shares())
+	require.Less(t, w.env.Now().Sub(asked.over), -20*time.Hour, "long before it expires")
+}
+
 // Whatever is in the lane, and however segments end: a plan is executed by its rules.
 func TestAnyPlanInTheFastLane(t *testing.T) {
 	t.Parallel()

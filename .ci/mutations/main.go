@@ -1,4 +1,4 @@
-// Command mutations takes the safeguards of the commit gate out, one at a time, and requires that tests notice.
+// Command mutations takes the safeguards of the commit gate and of segments out, one at a time, and requires that tests notice.
 //
 //	go run ./.ci/mutations [NAME...]
 //

@@ -15,6 +15,8 @@ import (
 	"os/signal"
 	"syscall"
 
+	"go.temporal.io/sdk/activity"
+
 	"runledger/agent"
 	"runledger/ledger"
 	"runledger/model"
@@ -59,9 +61,12 @@ func run(ctx context.Context, log *slog.Logger) error {
 // asker asks the test's server.
 type asker struct{ server string }
 
-// at asks for leave to go beyond a boundary of the gate. The activity's context does not end the wait: a worker that hangs
-// does not hear of anything.
+// at asks for leave to go beyond a boundary of the gate, and says when it is in a segment. The activity's context does not end the
+// wait: a worker that hangs does not hear of anything.
 func (a asker) at(ctx context.Context, at agent.Boundary, call agent.Call) {
+	if at == agent.BeforeBegin && activity.GetInfo(ctx).IsLocalActivity {
+		_ = a.ask(context.WithoutCancel(ctx), http.MethodPost, "/segment", call.RunID, call.CommandID, nil)
+	}
 	_ = a.ask(context.WithoutCancel(ctx), http.MethodGet, "/at/"+string(at), call.RunID, call.CommandID, nil)
 }
 
@@ -92,7 +97,8 @@ type Done struct {
 	Done bool `json:"done"`
 }
 
-// tools are one for each way in which the gate treats an effect. All but the last have their effect at the server.
+// tools are one for each way in which the gate treats an effect, which all but the transactional one have at the server, and two that end
+// without a result: one has failed, of the other nobody knows.
 func (a asker) tools() (*tool.Set, error) {
 	call := func(ctx context.Context, _ nothing, call tool.Call) (done Done, err error) {
 		err = a.ask(ctx, http.MethodPost, "/effect", call.RunID, call.CommandID, &done)
@@ -107,7 +113,19 @@ func (a asker) tools() (*tool.Set, error) {
 		tool.MustNew(spec("external", agent.External), call),
 		reconciled{tool.MustNew(spec("reconciled", agent.External), call), a},
 		transactional{tool.MustNew(spec("transactional", agent.External), call), a},
+		tool.MustNew(spec("failing", agent.Idempotent), ending(call, agent.Failed(agent.CodeToolFailed, "it went wrong"))),
+		tool.MustNew(spec("doubtful", agent.External), ending(call, agent.Unknown(agent.CodeToolFailed, "the answer was lost"))),
 	)
+}
+
+// ending is a call that has its effect and gives an error.
+func ending(call func(context.Context, nothing, tool.Call) (Done, error), end error) func(context.Context, nothing, tool.Call) (Done, error) {
+	return func(ctx context.Context, in nothing, c tool.Call) (Done, error) {
+		if done, err := call(ctx, in, c); err != nil {
+			return done, err
+		}
+		return Done{}, end
+	}
 }
 
 // reconciled can find out whether a lost call has had its effect.

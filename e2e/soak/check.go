@@ -38,6 +38,9 @@ func (e *evidence) report() *report {
 	known := map[string]bool{}
 	for i := range e.runs {
 		run := &e.runs[i]
+		if run.Fast {
+			r.Fast++
+		}
 		if run.Status != agent.Completed {
 			r.Lost++
 			r.fault("run lost", run.ID, "", "it is %s", cmp.Or(string(run.Status), "unknown"))

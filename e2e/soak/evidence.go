@@ -35,6 +35,7 @@ type evidence struct {
 // runEvidence is a run as the API shows it.
 type runEvidence struct {
 	ID, Conversation string
+	Fast             bool
 	Status           agent.Status
 	Commands         []agent.Command
 	Events           []agent.Event
@@ -62,7 +63,7 @@ func gather(ctx context.Context, c *client, w *workload, k *killer) (*evidence, 
 	e.refused, e.resolved = w.failed, w.resolved
 	w.mu.Unlock()
 	for _, p := range posted {
-		run := runEvidence{ID: p.RunID, Conversation: p.ConversationID, Status: statuses[p.RunID]}
+		run := runEvidence{ID: p.RunID, Conversation: p.ConversationID, Fast: p.fast, Status: statuses[p.RunID]}
 		path := "/api/v1/agent/runs/" + p.RunID
 		var commands struct{ Commands []agent.Command }
 		if err := c.get(ctx, path+"/commands", &commands); err != nil {

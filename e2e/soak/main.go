@@ -2,10 +2,10 @@
 //
 //	go run ./e2e/soak --runs 200 --kills 50 --seed 1
 //
-// It starts a Postgres, a Temporal, an API and some workers, posts runs of ten commands of all effect classes, kills workers,
-// API, Temporal and Postgres while they are at work, answers for the commands in doubt as an operator would, and follows a
-// sample of the runs as a client would. At the end it holds what the ledger says against what a tool server of its own has
-// counted, by idempotency key. A violation is named with its run and command; the exit code is then 1.
+// It starts a Postgres, a Temporal, an API and some workers, posts runs of ten commands of all effect classes, half of them in
+// the fast lane, kills workers, API, Temporal and Postgres while they are at work, answers for the commands in doubt as an
+// operator would, and follows a sample of the runs as a client would. At the end it holds what the ledger says against what a
+// tool server of its own has counted, by idempotency key. A violation is named with its run and command; the exit code is then 1.
 //
 // The seed decides the plans and the kills, their order and their timing; not how processes interleave.
 //

@@ -18,6 +18,8 @@ type report struct {
 	OK   bool   `json:"ok"`
 	Seed uint64 `json:"seed"`
 	Runs int    `json:"runs"`
+	// Fast are the runs in the fast lane.
+	Fast int `json:"fast"`
 	// Lost are runs that did not complete.
 	Lost int `json:"lost"`
 	// Kills are those that were carried out, by victim.
@@ -112,7 +114,7 @@ func (r *report) print(to io.Writer) error {
 	}
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	for _, row := range [][2]string{
-		{"runs", fmt.Sprintf("%d, lost %d", r.Runs, r.Lost)},
+		{"runs", fmt.Sprintf("%d, %d of them in the fast lane; lost %d", r.Runs, r.Fast, r.Lost)},
 		{"kills", fmt.Sprintf("%d: %s", r.allKills(), strings.Join(counts(r.Kills), ", "))},
 		{"commands", fmt.Sprintf("%d, commits %d", r.Commands, r.Commits)},
 		{"duplicates", fmt.Sprint(r.Duplicates)},
@@ -138,7 +140,7 @@ func (r *report) print(to io.Writer) error {
 	if !r.OK {
 		word = "FAILED"
 	}
-	_, err := fmt.Fprintf(to, "soak: runs=%d kills=%d commands=%d duplicates=%d gaps=%d in_flight=%d in_doubt=%d lost=%d violations=%d seconds=%.0f seed=%d %s\n",
-		r.Runs, r.allKills(), r.Commands, r.Duplicates, r.Gaps, r.InFlight, r.InDoubt, r.Lost, len(r.Violations), r.Seconds, r.Seed, word)
+	_, err := fmt.Fprintf(to, "soak: runs=%d fast=%d kills=%d commands=%d duplicates=%d gaps=%d in_flight=%d in_doubt=%d lost=%d violations=%d seconds=%.0f seed=%d %s\n",
+		r.Runs, r.Fast, r.allKills(), r.Commands, r.Duplicates, r.Gaps, r.InFlight, r.InDoubt, r.Lost, len(r.Violations), r.Seconds, r.Seed, word)
 	return err
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"runledger/agent"
 )
 
 // commandsPerRun are the tool commands of a run; the answer of the model comes on top.
@@ -24,6 +26,8 @@ type plannedRun struct {
 	// followed: a client follows it, and drops its connection after so many frames each time.
 	followed  bool
 	dropAfter int
+	// fast: its tool calls are in the fast lane, slow and external ones too.
+	fast bool
 }
 
 // plannedNode is a call of the calculator (Method ""), or of the tool server.
@@ -128,6 +132,7 @@ func newPlannedRun(r *rand.Rand, i int) plannedRun {
 		}
 		p.nodes = append(p.nodes, node)
 	}
+	p.fast = r.IntN(2) == 0
 	return p
 }
 
@@ -173,6 +178,9 @@ func (p plannedRun) body(tools, conversationID string) object {
 			from = fmt.Sprintf("%d * %d", n.a, n.b)
 		}
 		node := object{"id": nodeID(i), "kind": "tool", "tool": "calculator", "depends_on": deps, "args": object{"expression": from}}
+		if p.fast {
+			node["lane"] = agent.FastLane
+		}
 		if n.method != "" {
 			node["tool"] = "http_request"
 			args := object{"method": n.method, "url": fmt.Sprintf("%s/do?ms=%d&late=%t&a=%d&b=%d", tools, n.takes.Milliseconds(), n.late, n.a, n.b)}

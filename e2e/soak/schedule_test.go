@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"runledger/agent"
 )
 
 // A seed is a plan: the same one again, and another one for another seed.
@@ -34,9 +36,14 @@ func TestSchedule(t *testing.T) {
 	require.Len(t, counts, 6, "every kind of kill")
 	require.Greater(t, counts[killWorker], 20)
 	methods := map[string]int{}
+	fast := 0
 	for i, r := range s.runs {
 		require.Less(t, r.joins, i)
 		require.Len(t, r.nodes, commandsPerRun)
+		if r.fast {
+			fast++
+			require.Equal(t, agent.FastLane, r.body("http://127.0.0.1:9", "")["plan"].(object)["nodes"].([]object)[0]["lane"])
+		}
 		for n, node := range r.nodes {
 			methods[node.method]++
 			require.False(t, node.method == "GET" && node.takes > longestRepeatable)
@@ -45,6 +52,7 @@ func TestSchedule(t *testing.T) {
 			}
 		}
 	}
+	require.InDelta(t, 100, fast, 25, "half of them in the fast lane")
 	for _, m := range []string{"", "GET", "POST"} {
 		require.Greater(t, methods[m], 300, "a mix of classes")
 	}

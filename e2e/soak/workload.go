@@ -34,6 +34,7 @@ type workload struct {
 type postedRun struct {
 	RunID          string `json:"run_id"`
 	ConversationID string `json:"conversation_id"`
+	fast           bool
 }
 
 // stall is how long nothing may happen before the runs that have not ended count as lost. A killed worker's command is given to
@@ -62,6 +63,7 @@ func (w *workload) post(ctx context.Context) {
 		if err != nil {
 			w.failed = append(w.failed, err.Error())
 		} else {
+			run.fast = p.fast
 			w.posted = append(w.posted, run)
 		}
 		w.mu.Unlock()

@@ -203,7 +203,7 @@ var table = []rule{
 	{pkg: "internal/rules", why: "holds tests only"},
 	{pkg: "e2e", why: "holds tests only"},
 	{
-		pkg: "e2e/faultworker", may: []string{"agent", "ledger", "model", "model/scripted", "tool", "worker"},
+		pkg: "e2e/faultworker", may: []string{"agent", "ledger", "model", "model/scripted", "tool", "worker"}, uses: []string{temporal + "activity"},
 		why: "a worker as users write theirs, that end-to-end tests hold and break",
 	},
 	{
