@@ -5,4 +5,7 @@
 // transaction, so that commit order is number order and there are no gaps. And every transaction of a worker locks in the
 // order run, conversation, command, and requires the run's epoch, so that an execution that has been replaced can write
 // nothing.
+//
+// The gate's transactions are decided by what the process remembers of the run, where it can, and written in one round trip
+// if that still holds; else they are done again the general way. See memory.go.
 package ledger

@@ -19,7 +19,7 @@ func recalls(l *ledger.Ledger, do func()) (recalled, moved int64) {
 	return after.Recalled - before.Recalled, after.Moved - before.Moved
 }
 
-// R3-7, R3-8: a process that goes on with a run goes by what it remembers of it, and writes what it would have written anyway.
+// R3-12: a process that goes on with a run goes by what it remembers of it, and writes what it would have written anyway.
 func TestStepsGoByMemory(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
