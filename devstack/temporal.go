@@ -33,6 +33,7 @@ var temporalTuning = []string{
 	"history.transferProcessorMaxPollRPS=2000",
 	"history.timerProcessorMaxPollRPS=500",
 	"system.enableActivityEagerExecution=true",
+	"system.enableEagerWorkflowStart=true",
 }
 
 // TemporalConfig says where and how a Temporal server runs.

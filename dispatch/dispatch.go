@@ -244,8 +244,10 @@ func (d *Dispatcher) start(ctx context.Context, i ledger.Intent) error {
 		WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE,
 		// Without this the SDK reports a run that is already started as a success, whoever started it.
 		WorkflowExecutionErrorWhenAlreadyStarted: true,
-		Memo:                                     map[string]any{"epoch": i.Epoch, "conversation_id": in.ConversationID},
-		StaticSummary:                            fmt.Sprintf("%s (%s) - conversation %s", in.Agent, in.Mode, in.ConversationID),
+		// The worker of this process gets the first workflow task with the reply, where the server does that.
+		EnableEagerStart: true,
+		Memo:             map[string]any{"epoch": i.Epoch, "conversation_id": in.ConversationID},
+		StaticSummary:    fmt.Sprintf("%s (%s) - conversation %s", in.Agent, in.Mode, in.ConversationID),
 	}
 	if i.Epoch > 1 {
 		before, err := d.earlier(ctx, i)

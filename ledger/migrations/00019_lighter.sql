@@ -18,12 +18,23 @@ ALTER TABLE agent_execution_events ADD CONSTRAINT agent_execution_events_gap_fre
 DROP INDEX agent_execution_events_by_root;
 CREATE INDEX agent_execution_events_by_root ON agent_execution_events (root_run_id, sequence_number) WHERE root_run_id <> run_id;
 
+-- A check is parsed and prepared anew by every statement that writes to its table. These tables are written by the gate alone, whose
+-- states are constants, whose chain is a sha256 and whose numbers count from one.
+ALTER TABLE commands DROP CONSTRAINT commands_state_check;
+ALTER TABLE conversations DROP CONSTRAINT conversations_chain_check, DROP CONSTRAINT conversations_removed_chain_check;
+ALTER TABLE agent_execution_events DROP CONSTRAINT agent_execution_events_sequence_number_check;
+
 -- No statement selects by what is in these, and to gather how their values are spread is most of the work of ANALYZE.
 ALTER TABLE agent_execution_events ALTER COLUMN event_data SET STATISTICS 0;
 ALTER TABLE execution_checkpoints ALTER COLUMN execution_state SET STATISTICS 0;
 ALTER TABLE commands ALTER COLUMN input SET STATISTICS 0, ALTER COLUMN result SET STATISTICS 0, ALTER COLUMN usage SET STATISTICS 0;
 
 -- +goose Down
+ALTER TABLE agent_execution_events ADD CONSTRAINT agent_execution_events_sequence_number_check CHECK (sequence_number >= 1);
+ALTER TABLE conversations ADD CONSTRAINT conversations_chain_check CHECK (octet_length(chain) = 32),
+    ADD CONSTRAINT conversations_removed_chain_check CHECK (octet_length(removed_chain) = 32);
+ALTER TABLE commands ADD CONSTRAINT commands_state_check
+    CHECK (state IN ('dispatched', 'released', 'fenced', 'waiting', 'committed', 'failed', 'aborted', 'in_doubt'));
 ALTER TABLE commands ALTER COLUMN usage SET STATISTICS -1, ALTER COLUMN result SET STATISTICS -1, ALTER COLUMN input SET STATISTICS -1;
 ALTER TABLE execution_checkpoints ALTER COLUMN execution_state SET STATISTICS -1;
 ALTER TABLE agent_execution_events ALTER COLUMN event_data SET STATISTICS -1;
