@@ -36,18 +36,24 @@ func jsonbSafe(doc json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(safeValue(v))
 }
 
-// longNumber reports whether doc may hold a number with an exponent or of many digits. It looks at bytes only, so it may
-// be wrong about a text, which costs a decoding and nothing else.
+// longNumber reports whether doc holds a number with an exponent or of many digits. Texts are passed over: nearly every digest looks
+// like such a number somewhere.
 func longNumber(doc []byte) bool {
-	digits := 0
-	for i, c := range doc {
+	digits, text := 0, false
+	for i := 0; i < len(doc); i++ {
+		c := doc[i]
 		switch {
+		case text && c == '\\':
+			i++
+		case c == '"':
+			text, digits = !text, 0
+		case text:
 		case c >= '0' && c <= '9':
 			digits++
 			if digits > 300 {
 				return true
 			}
-		case (c == 'e' || c == 'E') && digits > 0 && i+1 < len(doc) && (doc[i+1] == '+' || doc[i+1] == '-' || (doc[i+1] >= '0' && doc[i+1] <= '9')):
+		case (c == 'e' || c == 'E') && digits > 0:
 			return true
 		default:
 			digits = 0
