@@ -173,17 +173,22 @@ func (s *Stack) Wait(ctx context.Context, run agent.Run) (_ agent.Run, err error
 	news, stop := s.Ledger.Subscribe(run.ConversationID)
 	defer stop()
 	for {
-		if run, _, err = s.Ledger.WorkerRun(ctx, run.RunID); err != nil {
+		// As the API does it.
+		extent, err := s.Ledger.Extent(ctx, agent.LogScope{ConversationID: run.ConversationID, RunID: run.RunID})
+		if err != nil {
 			return run, err
 		}
-		if run.Status.Terminal() {
+		if !extent.Open {
 			break
 		}
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return run, fmt.Errorf("run %s, %s: %w", run.RunID, run.Status, ctx.Err())
+			return run, fmt.Errorf("run %s: %w", run.RunID, ctx.Err())
 		}
+	}
+	if run, _, err = s.Ledger.WorkerRun(ctx, run.RunID); err != nil {
+		return run, err
 	}
 	if run.Status != agent.Completed {
 		return run, fmt.Errorf("run %s: %s: %w", run.RunID, run.Status, run.Error)

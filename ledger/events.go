@@ -12,13 +12,13 @@ import (
 // Events reads a scope's events after a number, in the order of their numbers, at most limit. Errors: *agent.GoneError when some of them
 // are no longer kept, *agent.NotFoundError when the conversation is not there any more.
 func (l *Ledger) Events(ctx context.Context, scope agent.LogScope, after int64, limit int) ([]agent.Event, error) {
-	where, id := "conversation_id = $1", scope.ConversationID
+	const page = `SELECT ` + eventColumns + ` FROM agent_execution_events WHERE %s AND sequence_number > $2 ORDER BY sequence_number LIMIT $3`
+	query, id := fmt.Sprintf(page, "conversation_id = $1"), scope.ConversationID
 	if scope.RunID != "" {
-		// A run's log holds those of its child runs.
-		where, id = "(run_id = $1 OR root_run_id = $1 AND root_run_id <> run_id)", scope.RunID
+		// A run's log holds those of its child runs. Each has its index; by both at once, a page would read all that follows it.
+		query, id = fmt.Sprintf(`(`+page+`) UNION ALL (`+page+`) ORDER BY sequence_number LIMIT $3`, "run_id = $1", "root_run_id = $1 AND root_run_id <> run_id"), scope.RunID
 	}
-	rows, err := l.pool.Query(ctx, `SELECT `+eventColumns+` FROM agent_execution_events WHERE `+where+`
-		AND sequence_number > $2 ORDER BY sequence_number LIMIT $3`, id, after, limit)
+	rows, err := l.pool.Query(ctx, query, id, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read events: %w", err)
 	}
@@ -59,7 +59,8 @@ func (l *Ledger) Extent(ctx context.Context, scope agent.LogScope) (agent.Extent
 			EXISTS (SELECT 1 FROM agent_executions r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)
 		FROM conversations c WHERE c.id = $1`
 	const one = `SELECT CASE WHEN c.last_sequence > 0 THEN c.removed_through + 1 ELSE 0 END, c.last_sequence,
-			coalesce((SELECT max(sequence_number) FROM agent_execution_events WHERE run_id = r.run_id OR root_run_id = r.run_id AND root_run_id <> run_id), 0),
+			greatest((SELECT max(sequence_number) FROM agent_execution_events WHERE run_id = r.run_id),
+				(SELECT max(sequence_number) FROM agent_execution_events WHERE root_run_id = r.run_id AND root_run_id <> run_id), 0),
 			r.finished_at IS NULL
 		FROM conversations c JOIN agent_executions r ON r.conversation_id = c.id WHERE c.id = $1 AND r.run_id = $2`
 	query, args := all, []any{scope.ConversationID}
