@@ -89,7 +89,7 @@ func (l *Ledger) accept(ctx context.Context, a agent.Acceptance) (run agent.Run,
 			return run, false, err
 		}
 	}
-	err = tx.QueryRow(ctx, `SELECT last_sequence, chain, clock_timestamp() FROM conversations WHERE id = $1 AND (owner = $2 OR $2 = '*') FOR NO KEY UPDATE`,
+	err = tx.QueryRow(ctx, `SELECT last_sequence, chain, `+theTime+` FROM conversations WHERE id = $1 AND (owner = $2 OR $2 = '*') FOR NO KEY UPDATE`,
 		r.ConversationID, a.Owner).Scan(&t.last, &t.chain, &t.now)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return run, false, &agent.NotFoundError{What: "conversation", ID: r.ConversationID}

@@ -202,7 +202,7 @@ func (w *forkWriter) write(ctx context.Context, owner string, a agent.Acceptance
 	if err != nil {
 		return err
 	}
-	if err := w.tx.QueryRow(ctx, `SELECT last_sequence, chain, clock_timestamp() FROM conversations WHERE id = $1`, r.ConversationID).
+	if err := w.tx.QueryRow(ctx, `SELECT last_sequence, chain, `+theTime+` FROM conversations WHERE id = $1`, r.ConversationID).
 		Scan(&w.last, &w.chain, &w.now); err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ func (t *txn) queueUp(ctx context.Context, s agent.Strategy) (*turn, error) {
 		open, next    *string
 		waiting       int
 		first, behind int64
+		now           time.Time
 	)
 	// The time is taken again, after the wait for the lock: runs that wait are older the sooner their turn comes.
 	err := t.tx.QueryRow(ctx, `SELECT clock_timestamp(),
@@ -35,7 +36,10 @@ func (t *txn) queueUp(ctx context.Context, s agent.Strategy) (*turn, error) {
 				AND NOT EXISTS (SELECT FROM enqueued q WHERE q.run_id = r.run_id) ORDER BY r.start_sequence DESC LIMIT 1),
 			(SELECT q.run_id FROM enqueued q WHERE q.conversation_id = $1 ORDER BY q.place LIMIT 1),
 			count(*), coalesce(min(place), 0) - 1, coalesce(max(place), 0) + 1
-		FROM enqueued WHERE conversation_id = $1`, t.run.conversationID).Scan(&t.now, &open, &next, &waiting, &first, &behind)
+		FROM enqueued WHERE conversation_id = $1`, t.run.conversationID).Scan(&now, &open, &next, &waiting, &first, &behind)
+	if now.After(t.now) {
+		t.now = now
+	}
 	switch {
 	case err != nil:
 		return nil, err

@@ -182,7 +182,10 @@ const (
 	runHeadColumns = `SELECT run_id, conversation_id, root_run_id, message_id, epoch,
 			CASE status WHEN 'stuck' THEN coalesce(status_before, 'running') ELSE status END, status = 'stuck', coalesce(pause_intent, 0), forked_from_run IS NOT NULL
 		FROM agent_executions WHERE run_id = $1 `
-	lockCounter = `SELECT last_sequence, chain, clock_timestamp() FROM conversations
+	// theTime is now, and after the conversation's last event: a process that goes by memory takes its time from a clock that may
+	// be ahead by as much as append_events allows. What is further ahead is somebody's fault, and not to be followed.
+	theTime     = `greatest(clock_timestamp(), least(updated_at + interval '1 microsecond', clock_timestamp() + interval '1 second'))`
+	lockCounter = `SELECT last_sequence, chain, ` + theTime + ` FROM conversations
 		WHERE id = (SELECT conversation_id FROM agent_executions WHERE run_id = $1) FOR NO KEY UPDATE`
 	latestState = `SELECT execution_state FROM execution_checkpoints WHERE run_id = $1 ORDER BY sequence_number DESC LIMIT 1`
 	eventsSince = `SELECT ` + eventColumns + ` FROM agent_execution_events WHERE run_id = $1 AND sequence_number >
