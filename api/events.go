@@ -67,7 +67,7 @@ func (a *API) getConversationEvents(w http.ResponseWriter, r *http.Request) (*fo
 }
 
 // events shows a log, as a page or, where the client asks for one, as a stream.
-func (a *API) events(w http.ResponseWriter, r *http.Request, scope agent.LogScope, untilIdle bool) (*following, error) {
+func (a *API) events(w http.ResponseWriter, r *http.Request, scope agent.LogScope, untilIdle bool) (f *following, err error) {
 	w.Header().Add("Vary", "Accept")
 	if !wantsStream(r.Header) {
 		return nil, a.eventPage(w, r, scope)
@@ -81,7 +81,8 @@ func (a *API) events(w http.ResponseWriter, r *http.Request, scope agent.LogScop
 	if err != nil {
 		return nil, err
 	}
-	return orFree(free)(a.stream(w, r, scope, ask))
+	defer func() { f.keeps(free) }()
+	return a.stream(w, r, scope, ask)
 }
 
 func (a *API) eventPage(w http.ResponseWriter, r *http.Request, scope agent.LogScope) error {
@@ -131,15 +132,12 @@ type following struct {
 	free func()
 }
 
-// orFree takes what is to be followed, or nil and perhaps an error. What is followed keeps the slot; else it is given back.
-func orFree(free func()) func(*following, error) (*following, error) {
-	return func(f *following, err error) (*following, error) {
-		if f == nil {
-			free()
-		} else {
-			f.free = free
-		}
-		return f, err
+// keeps gives a slot to the stream. Where there is none, after an answer, an error or a panic, the slot is free again.
+func (f *following) keeps(free func()) {
+	if f == nil {
+		free()
+	} else {
+		f.free = free
 	}
 }
 

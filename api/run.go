@@ -47,7 +47,7 @@ func (a *API) answerRun(w http.ResponseWriter, r *http.Request, run agent.Run, w
 }
 
 // postRunStream starts a run and shows it as it happens.
-func (a *API) postRunStream(w http.ResponseWriter, r *http.Request) (*following, error) {
+func (a *API) postRunStream(w http.ResponseWriter, r *http.Request) (f *following, err error) {
 	ask, err := a.readStreamAsk(r)
 	if err != nil {
 		return nil, err
@@ -56,12 +56,12 @@ func (a *API) postRunStream(w http.ResponseWriter, r *http.Request) (*following,
 	if err != nil {
 		return nil, err
 	}
+	defer func() { f.keeps(free) }()
 	_, run, created, err := a.acceptRun(w, r)
 	if err != nil {
-		free()
 		return nil, err
 	}
-	return orFree(free)(a.streamAccepted(w, r, run, created, ask))
+	return a.streamAccepted(w, r, run, created, ask)
 }
 
 func (a *API) acceptRun(w http.ResponseWriter, r *http.Request) (body runBody, run agent.Run, created bool, err error) {
@@ -81,7 +81,7 @@ func (a *API) acceptRun(w http.ResponseWriter, r *http.Request) (body runBody, r
 }
 
 // postChat takes a message into a conversation and shows the answer as it happens.
-func (a *API) postChat(w http.ResponseWriter, r *http.Request) (*following, error) {
+func (a *API) postChat(w http.ResponseWriter, r *http.Request) (f *following, err error) {
 	ask, err := a.readStreamAsk(r)
 	if err != nil {
 		return nil, err
@@ -95,14 +95,14 @@ func (a *API) postChat(w http.ResponseWriter, r *http.Request) (*following, erro
 	if body.Strategy == "" {
 		body.Strategy = agent.Enqueue // messages of one conversation are answered one after the other
 	}
-	var f faults
+	var wrong faults
 	if strings.TrimSpace(chat.Message) == "" {
-		f.add("/message", "a message is needed")
+		wrong.add("/message", "a message is needed")
 	}
-	f.checkID("/conversation_id", &body.ConversationID)
-	f.checkStrategy(body.Strategy)
-	if len(f) > 0 {
-		return nil, faultyBody(http.StatusUnprocessableEntity, "invalid-request", f)
+	wrong.checkID("/conversation_id", &body.ConversationID)
+	wrong.checkStrategy(body.Strategy)
+	if len(wrong) > 0 {
+		return nil, faultyBody(http.StatusUnprocessableEntity, "invalid-request", wrong)
 	}
 	if b, ok := a.blueprint(body.Agent); ok && b.RequirePlan {
 		return nil, faultyBody(http.StatusUnprocessableEntity, "plan-required", []fault{{"/agent", "agent " + b.Name + " has to be given a plan, which a message is not"}})
@@ -115,12 +115,12 @@ func (a *API) postChat(w http.ResponseWriter, r *http.Request) (*following, erro
 	if err != nil {
 		return nil, err
 	}
+	defer func() { f.keeps(free) }()
 	run, created, err := a.accept(r.Context(), acceptance)
 	if err != nil {
-		free()
 		return nil, err
 	}
-	return orFree(free)(a.streamAccepted(w, r, run, created, ask))
+	return a.streamAccepted(w, r, run, created, ask)
 }
 
 func (a *API) accept(ctx context.Context, acceptance agent.Acceptance) (agent.Run, bool, error) {

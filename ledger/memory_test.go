@@ -140,14 +140,20 @@ func TestMemoryIsNotBelieved(t *testing.T) {
 	}
 }
 
-// A dispatch that was overtaken between its begin and its commit does not write, though its process remembers that it holds the command.
-func TestMemoryOfALostCommand(t *testing.T) {
-	t.Parallel()
+// begunByMemory is a command at work that its process remembers, and its dispatch.
+func begunByMemory(t testing.TB) (*bench, command, int) {
+	t.Helper()
 	b := setup(t)
 	run := b.accepted(t, twoStep(t))
 	b.runs(t, command{run: run, id: "a"}, `1`)
 	c := command{run: run, id: "b", index: 1}
-	no := b.begins(t, c)
+	return b, c, b.begins(t, c)
+}
+
+// A dispatch that was overtaken between its begin and its commit does not write, though its process remembers that it holds the command.
+func TestMemoryOfALostCommand(t *testing.T) {
+	t.Parallel()
+	b, c, no := begunByMemory(t)
 	b.expire(t, c)
 	other := &bench{Ledger: open(t, b.url, 0), url: b.url, db: b.db}
 	later := c
@@ -162,12 +168,8 @@ func TestMemoryOfALostCommand(t *testing.T) {
 // Whoever holds a command stands in its row, whether the log tells of him or not.
 func TestMemoryOfACommandThatHasAnotherOwner(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	run := b.accepted(t, twoStep(t))
-	b.runs(t, command{run: run, id: "a"}, `1`)
-	c := command{run: run, id: "b", index: 1}
-	no := b.begins(t, c)
-	b.exec(t, `UPDATE commands SET owner_attempt = 2 WHERE run_id = $1 AND command_id = 'b'`, run.RunID)
+	b, c, no := begunByMemory(t)
+	b.exec(t, `UPDATE commands SET owner_attempt = 2 WHERE run_id = $1 AND command_id = 'b'`, c.run.RunID)
 	decided, err := b.Commit(t.Context(), c.commit(no, `2`))
 	require.NoError(t, err)
 	require.False(t, decided.Mine)

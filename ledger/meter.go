@@ -100,8 +100,8 @@ type Stats struct {
 	Notified, NotifyFailed int64
 	// ListenConnects counts how often the listening connection was made; the first time counts.
 	ListenConnects int64
-	// Recalled counts transactions of the gate that went by what the process remembered, in one round trip; Moved those that had to be
-	// done again, since it was not so any more.
+	// Recalled counts transactions of the gate that went by what the process remembered, in one round trip; Moved those that were to,
+	// and were done the general way after all: it was not so any more, or could not be decided without reading.
 	Recalled, Moved int64
 	// Connections of the pool: at most MaxConns; InUse and Idle of those that there are. Acquired counts how often one was taken,
 	// Waited how often somebody had to wait for it, for WaitTime together.

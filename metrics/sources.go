@@ -27,7 +27,7 @@ func (m *Metrics) ShowLedger(l Ledger) {
 		counted("runledger_notification_failures_total", "Batches of notifications that were not sent at first, and are sent again.", func(s ledger.Stats) float64 { return float64(s.NotifyFailed) }),
 		counted("runledger_listener_connects_total", "How often the listening connection was made; the first time is no loss.", func(s ledger.Stats) float64 { return float64(s.ListenConnects) }),
 		counted("runledger_gate_recalled_total", "Transactions of the gate that took one round trip, by what the process remembered of the run.", func(s ledger.Stats) float64 { return float64(s.Recalled) }),
-		counted("runledger_gate_moved_total", "Transactions of the gate that were done again, since the run was not as remembered.", func(s ledger.Stats) float64 { return float64(s.Moved) }),
+		counted("runledger_gate_moved_total", "Transactions of the gate that were done the general way after all: the run was not as remembered, or memory was not enough.", func(s ledger.Stats) float64 { return float64(s.Moved) }),
 		gauged("runledger_pool_max_connections", "Connections that the pool may have.", func(s ledger.Stats) float64 { return float64(s.MaxConns) }),
 		gauged("runledger_pool_in_use_connections", "Connections that are at work.", func(s ledger.Stats) float64 { return float64(s.InUse) }),
 		gauged("runledger_pool_idle_connections", "Connections that wait for work.", func(s ledger.Stats) float64 { return float64(s.Idle) }),
