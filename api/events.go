@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"mime"
 	"net/http"
+	"runtime/debug"
 	"strconv"
 	"strings"
 
@@ -164,13 +166,17 @@ func (a *API) endedEarly(r *http.Request, scope agent.LogScope, err error) {
 		"request_id", requestID(r), "error", err)
 }
 
-// apart calls do on a goroutine of its own.
+// apart calls do on a goroutine of its own. A panic there is one here, with the stack where it was.
 func apart[T any](do func() (T, error)) (v T, err error) {
 	done := make(chan struct{})
 	var panicked any
 	go func() {
 		defer close(done)
-		defer func() { panicked = recover() }()
+		defer func() {
+			if panicked = recover(); panicked != nil && panicked != http.ErrAbortHandler { //nolint:errorlint // recover gives the very value
+				panicked = fmt.Sprintf("%v\n%s", panicked, debug.Stack())
+			}
+		}()
 		v, err = do()
 	}()
 	<-done

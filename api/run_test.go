@@ -470,6 +470,18 @@ func TestPanicIsAProblemAndIsLogged(t *testing.T) {
 	require.Contains(t, b.logged.String(), p.RequestID)
 }
 
+func TestPanicBeforeAStreamFreesItsSlotAndSaysWhere(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(c *Config) { c.MaxStreams = 1 })
+	b.ledger.panics = true
+	for path, body := range map[string]string{"/run/stream": `{"input":"x"}`, "/chat": `{"message":"x"}`} {
+		for range 2 {
+			requireProblem(t, b.do("POST", "/api/v1/agent"+path, body), 500, "internal", "")
+		}
+	}
+	require.Contains(t, b.logged.String(), "fakeLedger).Accept")
+}
+
 func TestPanicInTheMiddleOfAnAnswerCutsItOff(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
