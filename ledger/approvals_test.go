@@ -529,6 +529,9 @@ func TestApprovalsAreListed(t *testing.T) {
 		c.effect = agent.External
 		ids = append([]string{b.waits(t, c).ApprovalID}, ids...)
 	}
+	for i, id := range ids { // between conversations the time is not exact to the millisecond
+		b.exec(t, `UPDATE approvals SET requested_at = now() - $2 * interval '1 second' WHERE approval_id = $1`, id, i+1)
+	}
 	b.decidesApproval(t, ids[2], yes)
 	list := func(f agent.ApprovalFilter) (found []string, more bool) {
 		t.Helper()

@@ -155,10 +155,7 @@ func (t *txn) commit(c agent.Commit, said *agent.CommandResolvedData) error {
 	if err != nil {
 		return err
 	}
-	t.writes.Queue(`UPDATE commands SET state = 'committed', sequence_number = $3, result = $4, result_hash = $5, result_bytes = $6, usage = $7,
-			latency_ms = $8, decided_at = $9, error = NULL, unannounced = $10, owner_epoch = $11, owner_schedule = $12, owner_attempt = $13, owner_token = $14,
-			goes_on = $15 WHERE run_id = $1 AND command_id = $2`,
-		c.RunID, c.CommandID, committed, inline, hash, len(c.Result), nullJSON(usage), c.Event.LatencyMS, t.now, ended,
+	t.put(&commitCommand, c.RunID, c.CommandID, committed, inline, hash, len(c.Result), nullJSON(usage), c.Event.LatencyMS, t.now, ended,
 		t.command.Owner.Epoch, t.command.Owner.Schedule, t.command.Owner.Attempt, t.command.Owner.Token, c.Event.GoesOn)
 	t.dropOutput(c.CommandID)
 	t.command.GoesOn, t.command.Said, t.command.Tokens = c.Event.GoesOn, c.Said, agent.TokensOf(c.Event.Usage)
@@ -181,6 +178,21 @@ func (t *txn) commit(c agent.Commit, said *agent.CommandResolvedData) error {
 		return t.checkpoint(c.Checkpoint, c.NodeID, c.CommandID)
 	}
 	return nil
+}
+
+// commitCommand finds the rows of many, which are there, by what would be a conflict: a join may be planned to read all of the table.
+var commitCommand = statement{
+	`UPDATE commands SET state = 'committed', sequence_number = $3, result = $4, result_hash = $5, result_bytes = $6, usage = $7,
+			latency_ms = $8, decided_at = $9, error = NULL, unannounced = $10, owner_epoch = $11, owner_schedule = $12, owner_attempt = $13, owner_token = $14,
+			goes_on = $15 WHERE run_id = $1 AND command_id = $2`,
+	`INSERT INTO commands (run_id, command_id, sequence_number, result, result_hash, result_bytes, usage, latency_ms, decided_at, unannounced,
+			owner_epoch, owner_schedule, owner_attempt, owner_token, goes_on, node_id, kind, state)
+		SELECT n.*, '', '', '' FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::bytea[], $5::text[], $6::bigint[], $7::jsonb[], $8::bigint[], $9::timestamptz[],
+			$10::boolean[], $11::int[], $12::int[], $13::int[], $14::text[], $15::boolean[]) AS n
+		ON CONFLICT (run_id, command_id) DO UPDATE SET state = 'committed', sequence_number = excluded.sequence_number, result = excluded.result,
+			result_hash = excluded.result_hash, result_bytes = excluded.result_bytes, usage = excluded.usage, latency_ms = excluded.latency_ms,
+			decided_at = excluded.decided_at, error = NULL, unannounced = excluded.unannounced, owner_epoch = excluded.owner_epoch,
+			owner_schedule = excluded.owner_schedule, owner_attempt = excluded.owner_attempt, owner_token = excluded.owner_token, goes_on = excluded.goes_on`,
 }
 
 // Conclude ends a dispatch that has no result: released for another try, failed for good, aborted, or in doubt. When the

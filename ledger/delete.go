@@ -73,10 +73,10 @@ func deleteConversation(ctx context.Context, tx pgx.Tx, owner, id string) error 
 				LEFT JOIN commands c ON m.role = 'assistant' AND c.run_id = m.run_id AND c.command_id = m.command_id
 			WHERE m.run_id = ANY ($1) AND m.conversation_id <> $2) said
 		WHERE m.conversation_id = said.conversation_id AND m.id = said.id`, runs, id)
-	for _, table := range []string{"model_output", "enqueued", "messages", "execution_checkpoints", "agent_execution_events"} {
+	for _, table := range []string{"model_output", "enqueued", "messages", "agent_execution_events"} {
 		batch.Queue(`DELETE FROM `+table+` WHERE conversation_id = $1`, id)
 	}
-	for _, table := range []string{"idempotency_keys", "intents", "approvals", "inputs", "commands"} {
+	for _, table := range []string{"idempotency_keys", "intents", "approvals", "inputs", "commands", "execution_checkpoints"} {
 		batch.Queue(`DELETE FROM `+table+` WHERE run_id = ANY ($1)`, runs)
 	}
 	batch.Queue(`DELETE FROM fork_priors WHERE run_id = ANY ($1) OR source_run_id = ANY ($1)`, runs)

@@ -190,18 +190,29 @@ func (t *txn) writeRow(b agent.Begin, dispatchNo int, deadline time.Time) {
 	if b.Model != nil {
 		model = b.Model.Model
 	}
-	t.writes.Queue(`INSERT INTO commands (run_id, command_id, node_id, kind, tool, model, effect_class, state, input_hash, input, dispatch_no,
-			owner_epoch, owner_schedule, owner_attempt, lease_until, deadline, emitted_at, owner_token, heard)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, 'dispatched', $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
-		ON CONFLICT (run_id, command_id) DO UPDATE SET kind = excluded.kind, tool = excluded.tool, model = excluded.model,
+	t.put(&dispatchCommand, b.RunID, b.CommandID, b.NodeID, string(b.Kind), textSafe(b.Tool), textSafe(model), string(b.Effect), b.InputHash, []byte(b.Input), dispatchNo,
+		b.Dispatch.Epoch, b.Dispatch.Schedule, b.Dispatch.Attempt, t.now.Add(agent.Lease), deadline, t.now, b.Dispatch.Token, b.Heard)
+}
+
+var dispatchCommand = statement{
+	intoCommands + `VALUES ($1, $2, $3, $4, $5, $6, $7, 'dispatched', $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)` + dispatchedAgain,
+	intoCommands + `SELECT n.run, n.command, n.node, n.kind, n.tool, n.model, n.effect, 'dispatched', n.hash, n.input, n.no, n.epoch, n.schedule, n.attempt, n.lease, n.deadline, n.at,
+			n.token, n.heard
+		FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::bytea[], $10::int[], $11::int[], $12::int[], $13::int[],
+			$14::timestamptz[], $15::timestamptz[], $16::timestamptz[], $17::text[], $18::bigint[])
+			AS n (run, command, node, kind, tool, model, effect, hash, input, no, epoch, schedule, attempt, lease, deadline, at, token, heard)` + dispatchedAgain,
+}
+
+const (
+	intoCommands = `INSERT INTO commands (run_id, command_id, node_id, kind, tool, model, effect_class, state, input_hash, input, dispatch_no,
+			owner_epoch, owner_schedule, owner_attempt, lease_until, deadline, emitted_at, owner_token, heard) `
+	dispatchedAgain = ` ON CONFLICT (run_id, command_id) DO UPDATE SET kind = excluded.kind, tool = excluded.tool, model = excluded.model,
 			effect_class = excluded.effect_class, state = excluded.state, input_hash = excluded.input_hash, input = excluded.input,
 			dispatch_no = excluded.dispatch_no, owner_epoch = excluded.owner_epoch, owner_schedule = excluded.owner_schedule,
 			owner_attempt = excluded.owner_attempt, owner_token = excluded.owner_token, lease_until = excluded.lease_until, deadline = excluded.deadline,
 			heard = excluded.heard, sequence_number = 0, error = NULL, decided_at = NULL, reused_from = NULL,
-			emitted_at = CASE WHEN commands.dispatch_no = 0 THEN excluded.emitted_at ELSE commands.emitted_at END`,
-		b.RunID, b.CommandID, b.NodeID, b.Kind, textSafe(b.Tool), textSafe(model), b.Effect, b.InputHash, []byte(b.Input), dispatchNo,
-		b.Dispatch.Epoch, b.Dispatch.Schedule, b.Dispatch.Attempt, t.now.Add(agent.Lease), deadline, t.now, b.Dispatch.Token, b.Heard)
-}
+			emitted_at = CASE WHEN commands.dispatch_no = 0 THEN excluded.emitted_at ELSE commands.emitted_at END`
+)
 
 // emit appends what precedes the first execution of a command.
 func (t *txn) emit(b agent.Begin, deadline time.Time) error {
@@ -297,7 +308,12 @@ func (t *txn) dropOutput(commandID string) {
 	if t.command.Kind == agent.ToolCommand {
 		return
 	}
-	t.writes.Queue(`DELETE FROM model_output WHERE run_id = $1 AND command_id = $2`, t.run.runID, commandID)
+	t.put(&deleteOutput, t.run.runID, commandID)
+}
+
+var deleteOutput = statement{
+	`DELETE FROM model_output WHERE run_id = $1 AND command_id = $2`,
+	`DELETE FROM model_output o USING unnest($1::uuid[], $2::text[]) AS n (run, command) WHERE o.run_id = n.run AND o.command_id = n.command`,
 }
 
 // ResultHash names a result by its bytes.

@@ -20,6 +20,7 @@ type Ledger struct {
 	meter    Meter
 	tally    *tally
 	memory   *memory
+	group    *group
 }
 
 // Options of a Ledger. The zero value is fine.
@@ -71,6 +72,7 @@ func Open(ctx context.Context, url string, opts Options) (*Ledger, error) {
 		opts.Meter = noMeter{}
 	}
 	l := &Ledger{pool: pool, log: opts.Log, meter: opts.Meter, tally: &tally{}, memory: newMemory()}
+	l.group = &group{pool: pool, tally: l.tally}
 	l.notifier = startNotifier(pool, l.tally, opts.Log)
 	l.listener = startListener(cfg.ConnConfig.Copy(), l.tally, opts.Log)
 	return l, nil

@@ -206,40 +206,11 @@ func (m *memory) drop(r *recollection) {
 	}
 }
 
-// writeRecalled decides a transaction by what is remembered, and writes it in one round trip if that is so: errMoved if not, or if it
-// cannot be decided that way.
-func (t *txn) writeRecalled(ctx context.Context, conn session, scope txnScope, decide func(*txn) error) error {
+// decideRecalled decides a transaction by what is remembered: errMoved if that cannot be.
+func (t *txn) decideRecalled(scope txnScope, decide func(*txn) error) error {
 	if t.enter(scope) != nil || decide(t) != nil || len(t.newEvents) == 0 {
 		return errMoved // a refusal that stands on what is remembered is none
 	}
-	var remembered []byte
-	if !scope.anyLog {
-		remembered = t.openedAt
-	}
-	var dispatchNo *int
-	if scope.owner != (agent.Dispatch{}) {
-		dispatchNo = &t.command.DispatchNo
-	}
-	var batch pgx.Batch
-	var opened []byte
-	var last int64
-	batch.Queue(appendEvents+`true, $13, $14, $15, $16, $17, $18, $19)`,
-		append(t.appended(), t.run.status, remembered, scope.commandID, dispatchNo, scope.owner.Schedule, scope.owner.Attempt, scope.owner.Token)...).
-		QueryRow(func(row pgx.Row) error {
-			return row.Scan(&t.run.conversationID, &t.run.messageID, &t.run.rootRunID, &opened, &last, &t.chain)
-		})
-	batch.QueuedQueries = append(batch.QueuedQueries, t.writes.QueuedQueries...)
-	err := conn.SendBatch(ctx, &batch).Close()
-	if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) && refused.Code == sqlMoved {
-		return errMoved
-	}
-	if err != nil {
-		return err
-	}
-	if !bytes.Equal(opened, t.openedAt) {
-		t.openedAt, t.hasState = opened, false
-	}
-	t.last = last
 	return nil
 }
 

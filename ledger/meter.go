@@ -91,7 +91,7 @@ func (t *txn) count(m Meter) {
 
 // tally counts what no transaction is of.
 type tally struct {
-	notified, notifyFailed, listenConnects, recalled, moved atomic.Int64
+	notified, notifyFailed, listenConnects, recalled, moved, trips atomic.Int64
 }
 
 // Stats are the counts of one process's ledger since it was opened, and its pool as it is.
@@ -103,6 +103,8 @@ type Stats struct {
 	// Recalled counts transactions of the gate that went by what the process remembered, in one round trip; Moved those that were to,
 	// and were done the general way after all: it was not so any more, or could not be decided without reading.
 	Recalled, Moved int64
+	// Trips counts the round trips of those that went by memory: several transactions share one while many are under way.
+	Trips int64
 	// Connections of the pool: at most MaxConns; InUse and Idle of those that there are. Acquired counts how often one was taken,
 	// Waited how often somebody had to wait for it, for WaitTime together.
 	MaxConns, InUse, Idle int64
@@ -113,7 +115,7 @@ type Stats struct {
 // Stats tells what this process's ledger has done.
 func (l *Ledger) Stats() Stats {
 	p := l.pool.Stat()
-	return Stats{Notified: l.tally.notified.Load(), NotifyFailed: l.tally.notifyFailed.Load(), ListenConnects: l.tally.listenConnects.Load(), Recalled: l.tally.recalled.Load(), Moved: l.tally.moved.Load(),
+	return Stats{Notified: l.tally.notified.Load(), NotifyFailed: l.tally.notifyFailed.Load(), ListenConnects: l.tally.listenConnects.Load(), Recalled: l.tally.recalled.Load(), Moved: l.tally.moved.Load(), Trips: l.tally.trips.Load(),
 		MaxConns: int64(p.MaxConns()), InUse: int64(p.AcquiredConns()), Idle: int64(p.IdleConns()),
 		Acquired: p.AcquireCount(), Waited: p.EmptyAcquireCount(), WaitTime: p.EmptyAcquireWaitTime()}
 }

@@ -158,7 +158,7 @@ func (l *Ledger) markConversation(ctx context.Context, id string, age time.Durat
 	}
 	if dryRun {
 		var checkpoints int64
-		err := l.pool.QueryRow(ctx, `SELECT count(*) FROM execution_checkpoints WHERE conversation_id = $1 AND sequence_number <= $2`, id, p.through).Scan(&checkpoints)
+		err := l.pool.QueryRow(ctx, `SELECT count(*) FROM execution_checkpoints WHERE run_id IN (SELECT run_id FROM agent_executions WHERE conversation_id = $1) AND sequence_number <= $2`, id, p.through).Scan(&checkpoints)
 		n.Conversations, n.Runs = n.Conversations+1, n.Runs+int64(len(p.runs))
 		n.Events, n.Checkpoints = n.Events+p.through-p.from, n.Checkpoints+checkpoints
 		return err
@@ -242,7 +242,7 @@ func (l *Ledger) sweepOne(ctx context.Context, id string, from, through int64, n
 			})
 		}
 		count(&n.Events, `DELETE FROM agent_execution_events WHERE conversation_id = $1 AND sequence_number <= $2`, id, to)
-		count(&n.Checkpoints, `DELETE FROM execution_checkpoints WHERE conversation_id = $1 AND sequence_number <= $2`, id, to)
+		count(&n.Checkpoints, `DELETE FROM execution_checkpoints WHERE run_id IN (SELECT run_id FROM agent_executions WHERE conversation_id = $1) AND sequence_number <= $2`, id, to)
 		if to == through {
 			batch.Queue(`DELETE FROM intents i USING agent_executions r WHERE r.conversation_id = $1 AND r.events_removed_at IS NOT NULL
 				AND i.run_id = r.run_id AND i.delivered_at IS NOT NULL`, id)

@@ -41,8 +41,9 @@ type txn struct {
 	newEvents []agent.Event
 	factNos   []int // one per new event, 0 for none
 	writes    pgx.Batch
-	intent    bool // an intent is among the writes
-	stops     bool // effects of the run that are at work have to stop
+	rows      []row // of a transaction that goes by memory, see put
+	intent    bool  // an intent is among the writes
+	stops     bool  // effects of the run that are at work have to stop
 }
 
 // runHead is what a transaction needs of the run's row.
@@ -92,15 +93,12 @@ func (l *Ledger) write(ctx context.Context, scope txnScope, decide func(*txn) er
 		}
 		defer done()
 	}
-	conn, err := l.pool.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	// A connection that is given back inside a transaction is closed, which undoes it even if this Exec cannot.
-	defer conn.Release()
 	if scope.recalls {
 		if t := l.memory.recall(scope); t != nil {
-			err := t.writeRecalled(ctx, conn, scope, decide)
+			err := t.decideRecalled(scope, decide)
+			if err == nil {
+				err = l.group.write(ctx, t, scope)
+			}
 			if err == nil {
 				l.tally.recalled.Add(1)
 				l.written(t, scope)
@@ -111,6 +109,12 @@ func (l *Ledger) write(ctx context.Context, scope txnScope, decide func(*txn) er
 			l.tally.moved.Add(1)
 		}
 	}
+	conn, err := l.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	// A connection that is given back inside a transaction is closed, which undoes it even if this Exec cannot.
+	defer conn.Release()
 	t := &txn{tx: conn}
 	if err := t.transact(ctx, scope, decide); err != nil {
 		if conn.Conn().PgConn().TxStatus() != 'I' {
@@ -345,11 +349,19 @@ func (t *txn) checkpoint(typ agent.CheckpointType, nodeID, commandID string) err
 	if err != nil {
 		return err
 	}
-	t.writes.Queue(`INSERT INTO execution_checkpoints
-		(id, conversation_id, message_id, checkpoint_type, execution_state, step_number, created_at, run_id, epoch, sequence_number)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
-		id, t.run.conversationID, t.run.messageID, typ, t.state, step, t.now, t.run.runID, t.run.epoch, t.last)
+	state, err := json.Marshal(t.state)
+	if err != nil {
+		return err
+	}
+	t.put(&insertCheckpoint, id.String(), t.run.conversationID, t.run.messageID, string(typ), string(state), step, t.now, t.run.runID, t.run.epoch, t.last)
 	return nil
+}
+
+var insertCheckpoint = statement{
+	`INSERT INTO execution_checkpoints (id, conversation_id, message_id, checkpoint_type, execution_state, step_number, created_at, run_id, epoch, sequence_number)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+	`INSERT INTO execution_checkpoints (id, conversation_id, message_id, checkpoint_type, execution_state, step_number, created_at, run_id, epoch, sequence_number)
+		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::jsonb[], $6::int[], $7::timestamptz[], $8::uuid[], $9::int[], $10::bigint[])`,
 }
 
 // message queues a message of the conversation under the number of the newest event.
@@ -362,11 +374,15 @@ func (t *txn) message(m *agent.Message) error {
 		}
 		id = v7.String()
 	}
-	t.writes.Queue(`INSERT INTO messages
-		(id, conversation_id, run_id, role, content, tool_calls, tool_call_id, tool_name, command_id, sequence_number, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-		id, t.run.conversationID, t.run.runID, m.Role, textSafe(m.Content), nullJSON(m.ToolCalls), textSafe(m.ToolCallID), textSafe(m.ToolName), m.CommandID, t.last, t.now)
+	t.put(&insertMessage, id, t.run.conversationID, t.run.runID, string(m.Role), textSafe(m.Content), nullJSON(m.ToolCalls), textSafe(m.ToolCallID), textSafe(m.ToolName), m.CommandID, t.last, t.now)
 	return nil
+}
+
+var insertMessage = statement{
+	`INSERT INTO messages (id, conversation_id, run_id, role, content, tool_calls, tool_call_id, tool_name, command_id, sequence_number, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+	`INSERT INTO messages (id, conversation_id, run_id, role, content, tool_calls, tool_call_id, tool_name, command_id, sequence_number, created_at)
+		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::jsonb[], $7::text[], $8::text[], $9::text[], $10::bigint[], $11::timestamptz[])`,
 }
 
 // queueEvents queues the new events, and the counter and the chain behind them.

@@ -22,7 +22,7 @@ import (
 type store struct{ err error }
 
 func (store) Stats() ledger.Stats {
-	return ledger.Stats{Notified: 7, NotifyFailed: 1, ListenConnects: 2, Recalled: 8, Moved: 6, MaxConns: 16, InUse: 3, Idle: 4, Acquired: 90, Waited: 5, WaitTime: 1500 * time.Millisecond}
+	return ledger.Stats{Notified: 7, NotifyFailed: 1, ListenConnects: 2, Recalled: 8, Trips: 5, Moved: 6, MaxConns: 16, InUse: 3, Idle: 4, Acquired: 90, Waited: 5, WaitTime: 1500 * time.Millisecond}
 }
 
 func (s store) Standing(context.Context) (ledger.Standing, error) {
@@ -56,6 +56,8 @@ func TestScrape(t *testing.T) {
 	m.IntentTried(ledger.StartIntent, false)
 	text := scrape(t, m)
 	for _, line := range []string{
+		`runledger_gate_recalled_total 8`,
+		`runledger_gate_trips_total 5`,
 		`runledger_gate_seconds_count{call="begin"} 2`,
 		`runledger_gate_seconds_bucket{call="begin",le="0.0025"} 1`,
 		`runledger_gate_seconds_count{call="settle"} 0`,
