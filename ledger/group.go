@@ -29,8 +29,9 @@ type group struct {
 }
 
 const (
-	// maxFlights bounds how many groups of a process are on their way at once, each with a connection.
-	maxFlights = 1
+	// maxFlights bounds how many groups of a process are on their way at once, each with a connection. One alone leaves the database
+	// idle while its answer is read; with more of them each is smaller, and a command costs more (bench/ledger).
+	maxFlights = 2
 	// maxGroup bounds how many transactions go together.
 	maxGroup = 32
 	// groupWaits bounds how long a group waits for a lock. Else whoever holds one conversation holds up the others of the group.
