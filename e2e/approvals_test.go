@@ -13,6 +13,7 @@ import (
 
 	"runledger/agent"
 	"runledger/internal/pgtest"
+	"runledger/internal/stacktest"
 	"runledger/model"
 	"runledger/model/modeltest"
 )
@@ -73,11 +74,11 @@ type approval struct {
 // asked waits until a run waits for an approval, and returns it.
 func (c *client) asked(t testing.TB, runID string) approval {
 	t.Helper()
-	c.comesTo(t, runID, agent.ApprovalRequested)
+	c.ComesTo(t, runID, agent.ApprovalRequested)
 	var run struct {
 		Approvals []approval `json:"approvals"`
 	}
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+runID, nil, &run))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/runs/"+runID, nil, &run))
 	require.Len(t, run.Approvals, 1)
 	return run.Approvals[0]
 }
@@ -85,13 +86,13 @@ func (c *client) asked(t testing.TB, runID string) approval {
 func (c *client) answer(t testing.TB, a approval, body object) {
 	t.Helper()
 	var problem object
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodPost, a.ApprovalURL, body, &problem), "%v", problem)
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodPost, a.ApprovalURL, body, &problem), "%v", problem)
 }
 
 // output is a run's answer, once it has ended.
 func (c *client) output(t testing.TB, runID string) string {
 	t.Helper()
-	end := c.comesTo(t, runID, ends...)
+	end := c.ComesTo(t, runID, stacktest.Ends...)
 	require.Equal(t, agent.RunCompleted, end.Type, "%s", end.Data)
 	var d agent.RunCompletedData
 	require.NoError(t, json.Unmarshal(end.Data, &d))
@@ -105,11 +106,11 @@ func TestApprovals(t *testing.T) {
 	fx := startEffects(t)
 	vendor := modeltest.NewServer(t, poster{fx})
 	s := startServers(t, approvalConfig(vendor))
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
 
-	approved, edited, denied := c.post(t, object{"input": "/do/a"}), c.post(t, object{"input": "/do/a"}), c.post(t, object{"input": "/do/a"})
-	expired := c.post(t, object{"input": "/do/a", "agent": "hasty"})
+	approved, edited, denied := c.Post(t, object{"input": "/do/a"}), c.Post(t, object{"input": "/do/a"}), c.Post(t, object{"input": "/do/a"})
+	expired := c.Post(t, object{"input": "/do/a", "agent": "hasty"})
 	key := func(run agent.Run) string { return run.RunID + "/main#1.0" }
 
 	question := c.asked(t, approved.RunID)
@@ -117,7 +118,7 @@ func TestApprovals(t *testing.T) {
 	require.JSONEq(t, `{"method": "POST", "url": "`+fx.URL+`/do/a"}`, string(question.Arguments))
 	require.Equal(t, agent.External, question.Effect)
 	var list struct{ Approvals []approval }
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/approvals?run_id="+approved.RunID, nil, &list))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/approvals?run_id="+approved.RunID, nil, &list))
 	require.Equal(t, []approval{question}, list.Approvals)
 	require.Zero(t, fx.count(key(approved)))
 	c.answer(t, question, object{"decision": "approve", "by": "ada"})
@@ -126,7 +127,7 @@ func TestApprovals(t *testing.T) {
 
 	question = c.asked(t, edited.RunID)
 	var problem struct{ Pointer string }
-	require.Equal(t, http.StatusUnprocessableEntity, c.call(t, http.MethodPost, question.ApprovalURL,
+	require.Equal(t, http.StatusUnprocessableEntity, c.Call(t, http.MethodPost, question.ApprovalURL,
 		object{"decision": "approve", "arguments": object{"method": "BREW", "url": fx.URL}}, &problem))
 	require.Equal(t, "/arguments/method", problem.Pointer)
 	c.answer(t, question, object{"decision": "approve", "arguments": object{"method": "POST", "url": fx.URL + "/do/b"}})
@@ -150,12 +151,12 @@ func TestApprovals(t *testing.T) {
 
 	for run, outcome := range map[string]agent.ApprovalState{approved.RunID: agent.ApprovalApproved, edited.RunID: agent.ApprovalApproved,
 		denied.RunID: agent.ApprovalDenied, expired.RunID: agent.ApprovalExpired} {
-		frames := c.finished(t, run)
-		require.Equal(t, 1, count(frames, agent.ApprovalRequested))
-		require.Equal(t, 1, count(frames, agent.ApprovalResolved))
-		require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/approvals?state="+string(outcome)+"&run_id="+run, nil, &list))
+		frames := c.Finished(t, run)
+		require.Equal(t, 1, stacktest.Count(frames, agent.ApprovalRequested))
+		require.Equal(t, 1, stacktest.Count(frames, agent.ApprovalResolved))
+		require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/approvals?state="+string(outcome)+"&run_id="+run, nil, &list))
 		require.Len(t, list.Approvals, 1)
-		s.requireSound(t, c, run, 1)
+		s.RequireSound(t, c.Client, run, 1)
 	}
 }
 
@@ -166,29 +167,29 @@ func TestApprovalOutlivesEverything(t *testing.T) {
 	fx := startEffects(t)
 	vendor := modeltest.NewServer(t, poster{fx})
 	pg := pgtest.Server(t, map[string]string{"synchronous_commit": "on"})
-	s := startServersOn(t, pg.URL(), approvalConfig(vendor))
-	worker := s.startWorker(t)
+	s := &servers{stacktest.StartServersOn(t, pg.URL(), approvalConfig(vendor))}
+	worker := s.StartWorker(t)
 	api, c := s.startAPI(t, 0)
-	run := c.post(t, object{"input": "/do/a"})
+	run := c.Post(t, object{"input": "/do/a"})
 	question := c.asked(t, run.RunID)
-	worker.kill(t)
-	api.kill(t)
-	require.NoError(t, syscall.Kill(s.temporal.PID(), syscall.SIGKILL))
-	<-s.temporal.Done()
-	require.NoError(t, s.temporal.Stop(t.Context())) // nothing is left to stop; its data folder is free again
+	worker.Kill(t)
+	api.Kill(t)
+	require.NoError(t, syscall.Kill(s.Temporal.PID(), syscall.SIGKILL))
+	<-s.Temporal.Done()
+	require.NoError(t, s.Temporal.Stop(t.Context())) // nothing is left to stop; its data folder is free again
 	pg.Kill(t)
 
 	pg.Start(t)
-	s.startTemporal(t)
-	s.startWorker(t)
+	s.StartTemporal(t)
+	s.StartWorker(t)
 	_, c = s.startAPI(t, 0)
 	require.Equal(t, question, c.asked(t, run.RunID))
 	c.answer(t, question, object{"decision": "approve", "by": "ada"})
 	require.Contains(t, c.output(t, run.RunID), `"did":"a"`)
 	require.Equal(t, []string{"POST /do/a"}, fx.did(run.RunID+"/main#1.0"))
 	require.Len(t, vendor.Calls(), 2, "no turn was repeated")
-	c.finished(t, run.RunID)
-	s.requireSound(t, c, run.RunID, 1)
+	c.Finished(t, run.RunID)
+	s.RequireSound(t, c.Client, run.RunID, 1)
 }
 
 // TestApprovalIsAnsweredWhileTemporalIsAway: the answer is the ledger's to take, and the run hears of it when Temporal is back.
@@ -197,22 +198,22 @@ func TestApprovalIsAnsweredWhileTemporalIsAway(t *testing.T) {
 	fx := startEffects(t)
 	vendor := modeltest.NewServer(t, poster{fx})
 	s := startServers(t, approvalConfig(vendor))
-	worker := s.startWorker(t)
+	worker := s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	approved, denied := c.post(t, object{"input": "/do/a"}), c.post(t, object{"input": "/do/b"})
+	approved, denied := c.Post(t, object{"input": "/do/a"}), c.Post(t, object{"input": "/do/b"})
 	first, second := c.asked(t, approved.RunID), c.asked(t, denied.RunID)
-	require.NoError(t, s.temporal.Stop(t.Context()))
+	require.NoError(t, s.Temporal.Stop(t.Context()))
 	c.answer(t, first, object{"decision": "approve", "by": "ada"})
 	c.answer(t, second, object{"decision": "deny", "by": "ada", "note": "no"})
-	require.Equal(t, http.StatusConflict, c.call(t, http.MethodPost, first.ApprovalURL, object{"decision": "deny"}, nil))
-	worker.kill(t) // whoever was to deliver the news is gone too
-	s.startTemporal(t)
-	s.startWorker(t)
+	require.Equal(t, http.StatusConflict, c.Call(t, http.MethodPost, first.ApprovalURL, object{"decision": "deny"}, nil))
+	worker.Kill(t) // whoever was to deliver the news is gone too
+	s.StartTemporal(t)
+	s.StartWorker(t)
 	require.Contains(t, c.output(t, approved.RunID), `"did":"a"`)
 	require.Contains(t, c.output(t, denied.RunID), "denied by ada: no")
 	require.Equal(t, []string{"POST /do/a"}, fx.did(approved.RunID+"/main#1.0"))
 	require.Zero(t, fx.count(denied.RunID+"/main#1.0"))
-	s.requireSound(t, c, approved.RunID, 1)
+	s.RequireSound(t, c.Client, approved.RunID, 1)
 }
 
 // TestWorkerIsKilledDuringAnApprovedCall: what was approved and may have taken place is in doubt, and nobody is asked again.
@@ -221,20 +222,20 @@ func TestWorkerIsKilledDuringAnApprovedCall(t *testing.T) {
 	fx := startEffects(t)
 	vendor := modeltest.NewServer(t, poster{fx})
 	s := startServers(t, approvalConfig(vendor))
-	worker := s.startWorker(t)
+	worker := s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	run := c.post(t, object{"input": "/do/a"})
+	run := c.Post(t, object{"input": "/do/a"})
 	c.answer(t, c.asked(t, run.RunID), object{"decision": "approve", "arguments": object{"method": "POST", "url": fx.URL + "/hold/b"}})
 	require.Equal(t, run.RunID+"/main#1.0", fx.held(t))
-	worker.kill(t)
+	worker.Kill(t)
 	fx.abandoned(t)
-	s.startWorker(t)
+	s.StartWorker(t)
 	doubts := c.inDoubt(t, "/api/v1/agent/runs/"+run.RunID)
 	require.Len(t, doubts, 1)
 	fx.letGo()
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodPost, doubts[0].ResolveURL, object{"outcome": "retry", "by": "ada"}, nil))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodPost, doubts[0].ResolveURL, object{"outcome": "retry", "by": "ada"}, nil))
 	require.Contains(t, c.output(t, run.RunID), `"did":"b"`)
 	require.Equal(t, []string{"POST /hold/b"}, fx.did(run.RunID+"/main#1.0"), "with the arguments that were approved")
-	require.Equal(t, 1, count(c.finished(t, run.RunID), agent.ApprovalRequested))
-	s.requireSound(t, c, run.RunID, 1)
+	require.Equal(t, 1, stacktest.Count(c.Finished(t, run.RunID), agent.ApprovalRequested))
+	s.RequireSound(t, c.Client, run.RunID, 1)
 }

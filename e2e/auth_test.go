@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -20,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
+	"runledger/internal/stacktest"
 )
 
 // The tokens of these tests. Whatever has the mark in it, has one of them.
@@ -51,9 +51,9 @@ func authConfig(revoked string) string {
 // as asks with a token and gives the answer.
 func (c *client) as(t testing.TB, token, method, path string, body any) (status int, answer string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stacktest.Patience)
 	defer cancel()
-	res := c.send(ctx, t, method, path, http.Header{"Authorization": {"Bearer " + token}, "X-Request-Id": {"e2e"}}, body)
+	res := c.Send(ctx, t, method, path, http.Header{"Authorization": {"Bearer " + token}, "X-Request-Id": {"e2e"}}, body)
 	defer func() { _ = res.Body.Close() }()
 	raw, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
@@ -65,18 +65,16 @@ func (c *client) as(t testing.TB, token, method, path string, body any) (status 
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, authConfig(""))
-	s.startWorker(t) // without a token in its environment
-	p := start(t, s.dir, append(s.env, "RUNLEDGER_TOKEN_TEAM_A="+userToken), "api", "--listen", "0.0.0.0:0")
-	_, port, found := strings.Cut(p.line(t, "API is up"), "url=http://")
+	s.StartWorker(t) // without a token in its environment
+	p := stacktest.Start(t, s.Dir, append(s.Env, "RUNLEDGER_TOKEN_TEAM_A="+userToken), "api", "--listen", "0.0.0.0:0")
+	_, port, found := strings.Cut(p.Line(t, "API is up"), "url=http://")
 	require.True(t, found)
-	c := &client{url: "http://127.0.0.1" + port[strings.LastIndex(port, ":"):]}
-	c.ready(t)
+	c := &client{&stacktest.Client{URL: "http://127.0.0.1" + port[strings.LastIndex(port, ":"):]}}
+	c.Ready(t)
 
 	// The terminal client brings its token.
 	cli := func(token string, args ...string) (string, error) {
-		cmd := exec.CommandContext(t.Context(), binary, args...)
-		cmd.Env = append(cleanEnv(), "RUNLEDGER_URL="+c.url, "RUNLEDGER_TOKEN="+token)
-		out, err := cmd.CombinedOutput()
+		out, err := stacktest.Command(t, []string{"RUNLEDGER_URL=" + c.URL, "RUNLEDGER_TOKEN=" + token}, args...).CombinedOutput()
 		require.NotContains(t, string(out), tokenMark)
 		return string(out), err
 	}
@@ -123,23 +121,23 @@ func TestTokens(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, answer)
 
 	// A revoked token ends the stream it opened, which would stay open: a conversation has no end. Others go on.
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stacktest.Patience)
 	defer cancel()
 	follow := func(token string) *bufio.Reader {
-		res := c.send(ctx, t, http.MethodGet, root+"/conversations/"+run.ConversationID+"/events",
+		res := c.Send(ctx, t, http.MethodGet, root+"/conversations/"+run.ConversationID+"/events",
 			http.Header{"Authorization": {"Bearer " + token}, "Accept": {"text/event-stream"}}, nil)
 		t.Cleanup(func() { _ = res.Body.Close() })
 		require.Equal(t, http.StatusOK, res.StatusCode)
 		in := bufio.NewReader(res.Body)
-		_, err := readFrame(in)
+		_, err := stacktest.ReadFrame(in)
 		require.NoError(t, err)
 		return in
 	}
 	gone, stays := follow(operatorToken), follow(viewerToken)
-	require.NoError(t, os.WriteFile(filepath.Join(s.dir, "runledger.yaml"), []byte(authConfig(operatorToken)), 0o600))
-	require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
+	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "runledger.yaml"), []byte(authConfig(operatorToken)), 0o600))
+	require.NoError(t, p.Cmd.Process.Signal(syscall.SIGHUP))
 	for err = error(nil); err == nil; {
-		_, err = readFrame(gone)
+		_, err = stacktest.ReadFrame(gone)
 	}
 	require.Equal(t, io.EOF, err)
 	status, _ = c.as(t, operatorToken, http.MethodGet, path, nil)
@@ -149,20 +147,20 @@ func TestTokens(t *testing.T) {
 	var last agent.Run
 	require.NoError(t, json.Unmarshal([]byte(answer), &last))
 	for seen := false; !seen; {
-		f, err := readFrame(stays)
+		f, err := stacktest.ReadFrame(stays)
 		require.NoError(t, err)
 		seen = f.Event.RunID == last.RunID
 	}
 
 	// No token in what the API printed, and none in the ledger.
-	p.stop(t)
+	p.Stop(t)
 	lines := 0
-	for line := range p.lines {
+	for line := range p.Lines {
 		require.NotContains(t, line, tokenMark)
 		lines++
 	}
 	require.NotZero(t, lines)
-	requireNowhere(t, s.databaseURL, tokenMark)
+	requireNowhere(t, s.DatabaseURL, tokenMark)
 }
 
 // requireNowhere looks for a text in every row of every table.
@@ -199,10 +197,10 @@ func TestAPIDoesNotStartWithBadTokens(t *testing.T) {
 		"short":   {[]string{"RUNLEDGER_TOKEN_TEAM_A=s3cret-too-shor"}, "is too short"},
 		"twice":   {[]string{"RUNLEDGER_TOKEN_TEAM_A=" + viewerToken}, "the same token as one before it"},
 	} {
-		p := start(t, dir, append(env, c.env...), "api", "--listen", "127.0.0.1:0")
-		line := p.line(t, c.says)
+		p := stacktest.Start(t, dir, append(env, c.env...), "api", "--listen", "127.0.0.1:0")
+		line := p.Line(t, c.says)
 		require.NotContains(t, line, tokenMark)
-		<-p.done
-		require.Equal(t, 1, p.cmd.ProcessState.ExitCode(), name)
+		<-p.Done
+		require.Equal(t, 1, p.Cmd.ProcessState.ExitCode(), name)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
+	"runledger/internal/stacktest"
 	"runledger/model"
 	"runledger/model/modeltest"
 )
@@ -55,7 +56,7 @@ func (s stopping) outcomes() map[string]agent.StopOutcome {
 
 func (c *client) cancel(t testing.TB, runID string, body object) (answer stopping, status int) {
 	t.Helper()
-	status = c.call(t, http.MethodPost, "/api/v1/agent/runs/"+runID+"/cancel", body, &answer)
+	status = c.Call(t, http.MethodPost, "/api/v1/agent/runs/"+runID+"/cancel", body, &answer)
 	return answer, status
 }
 
@@ -69,16 +70,16 @@ func (e *effects) busyRun() object {
 }
 
 // tail reads a stream to its end in the background. It sends every numbered frame, and closes the channel at the end.
-func tail(t testing.TB, res *http.Response) <-chan frame {
+func tail(t testing.TB, res *http.Response) <-chan stacktest.Frame {
 	t.Helper()
 	require.Equal(t, http.StatusOK, res.StatusCode)
-	frames := make(chan frame, 1000)
+	frames := make(chan stacktest.Frame, 1000)
 	go func() {
 		defer close(frames)
 		defer func() { _ = res.Body.Close() }()
 		in := bufio.NewReader(res.Body)
 		for {
-			f, err := readFrame(in)
+			f, err := stacktest.ReadFrame(in)
 			if err != nil {
 				return
 			}
@@ -91,10 +92,10 @@ func tail(t testing.TB, res *http.Response) <-chan frame {
 }
 
 // until reads frames up to the first of a type.
-func until(t testing.TB, frames <-chan frame, typ agent.EventType) frame {
+func until(t testing.TB, frames <-chan stacktest.Frame, typ agent.EventType) stacktest.Frame {
 	t.Helper()
 	for {
-		f := receive(t, frames, "no "+string(typ)+" comes")
+		f := stacktest.Receive(t, frames, "no "+string(typ)+" comes")
 		require.NotEmpty(t, f.ID, "the stream ends without %s", typ)
 		if f.Event.Type == typ {
 			return f
@@ -117,7 +118,7 @@ agents:
 tools:
   http_request: {allow_hosts: ["127.0.0.1:*"]}
 `, vendor.URL))
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
 	for range 5 {
 		c.cancelAtWork(t, fx, speaker)
@@ -126,17 +127,17 @@ tools:
 
 func (c *client) cancelAtWork(t testing.TB, fx *effects, speaker endless) {
 	t.Helper()
-	ctx, end := context.WithTimeout(t.Context(), patience)
+	ctx, end := context.WithTimeout(t.Context(), stacktest.Patience)
 	defer end()
-	twin := tail(t, c.send(ctx, t, http.MethodPost, "/api/v1/agent/run/stream", nil, fx.busyRun()))
+	twin := tail(t, c.Send(ctx, t, http.MethodPost, "/api/v1/agent/run/stream", nil, fx.busyRun()))
 	runID := until(t, twin, agent.RunStarted).Event.RunID
 	events := "/api/v1/agent/runs/" + runID + "/events"
 	stream := http.Header{"Accept": {"text/event-stream"}}
-	get := tail(t, c.send(ctx, t, http.MethodGet, events+"?profile=ledger", stream, nil))
+	get := tail(t, c.Send(ctx, t, http.MethodGet, events+"?profile=ledger", stream, nil))
 	for range 2 {
 		fx.held(t)
 	}
-	receive(t, speaker.speaks, "the model does not speak")
+	stacktest.Receive(t, speaker.speaks, "the model does not speak")
 	require.Equal(t, "busy", until(t, get, agent.AttemptDiscarded).Event.CommandID)
 
 	type stopped struct {
@@ -161,7 +162,7 @@ func (c *client) cancelAtWork(t testing.TB, fx *effects, speaker endless) {
 	require.Equal(t, http.StatusOK, status)
 	closed := map[string]time.Duration{}
 	for range cap(stops) {
-		stop := receive(t, stops, "an effect goes on")
+		stop := stacktest.Receive(t, stops, "an effect goes on")
 		closed[stop.command] = stop.after
 	}
 	require.Len(t, closed, 3)
@@ -180,7 +181,7 @@ func (c *client) cancelAtWork(t testing.TB, fx *effects, speaker endless) {
 		closed["get"].Milliseconds(), closed["post"].Milliseconds(), closed["say"].Milliseconds(), answered.Milliseconds(), over.Milliseconds())
 
 	stream.Set("Last-Event-Id", last.ID)
-	res := c.send(ctx, t, http.MethodGet, events, stream, nil)
+	res := c.Send(ctx, t, http.MethodGet, events, stream, nil)
 	_, err := io.Copy(io.Discard, res.Body)
 	require.NoError(t, err)
 	require.NoError(t, res.Body.Close())
@@ -189,8 +190,8 @@ func (c *client) cancelAtWork(t testing.TB, fx *effects, speaker endless) {
 	again, status := c.cancel(t, runID, object{"reason": "another"})
 	require.Equal(t, http.StatusOK, status, "asked again, it answers the same")
 	require.Equal(t, answer, again)
-	frames := c.finished(t, runID)
-	require.Equal(t, 1, count(frames, agent.RunCancelled))
+	frames := c.Finished(t, runID)
+	require.Equal(t, 1, stacktest.Count(frames, agent.RunCancelled))
 	require.JSONEq(t, `{"by": "local", "reason": "enough"}`, string(frames[len(frames)-1].Event.Data))
 	for _, f := range frames {
 		if f.Event.Type == agent.CommandAbortType {
@@ -199,10 +200,10 @@ func (c *client) cancelAtWork(t testing.TB, fx *effects, speaker endless) {
 			require.Equal(t, f.Event.CommandID == "busy", d.NeverStarted)
 		}
 	}
-	require.False(t, slices.ContainsFunc(frames, func(f frame) bool { return f.Event.NodeID == "later" }), "nothing begins after it")
+	require.False(t, slices.ContainsFunc(frames, func(f stacktest.Frame) bool { return f.Event.NodeID == "later" }), "nothing begins after it")
 	require.Zero(t, fx.count(runID+"/get")+fx.count(runID+"/post"))
 	var verification agent.Verification
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+runID+"/verify", nil, &verification))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/runs/"+runID+"/verify", nil, &verification))
 	require.True(t, verification.OK, "%+v", verification.Differences)
 }
 
@@ -210,15 +211,15 @@ func (c *client) cancelAtWork(t testing.TB, fx *effects, speaker endless) {
 func TestCancelWhileTemporalIsAway(t *testing.T) {
 	t.Parallel()
 	s, fx := startServers(t, localConfig), startEffects(t)
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
 	post := fx.get("post", "/hold/post")
 	post["args"].(object)["method"] = "POST"
-	run := c.post(t, object{"input": "work", "plan": object{"nodes": []any{fx.get("get", "/hold/get"), post}}})
+	run := c.Post(t, object{"input": "work", "plan": object{"nodes": []any{fx.get("get", "/hold/get"), post}}})
 	for range 2 {
 		fx.held(t)
 	}
-	require.NoError(t, s.temporal.Stop(context.Background()))
+	require.NoError(t, s.Temporal.Stop(context.Background()))
 	asked := time.Now()
 	_, status := c.cancel(t, run.RunID, object{"reason": "enough", "wait": 0})
 	require.Equal(t, http.StatusAccepted, status)
@@ -231,10 +232,10 @@ func TestCancelWhileTemporalIsAway(t *testing.T) {
 		answer, status := c.cancel(t, run.RunID, object{"wait": 0})
 		return status == http.StatusAccepted && answer.Status == agent.Cancelling && answer.outcomes()["get"] == want["get"] &&
 			answer.outcomes()["post"] == want["post"]
-	}, patience, 20*time.Millisecond)
-	s.startTemporal(t)
-	frames := c.finished(t, run.RunID)
-	require.Equal(t, 1, count(frames, agent.RunCancelled))
+	}, stacktest.Patience, 20*time.Millisecond)
+	s.StartTemporal(t)
+	frames := c.Finished(t, run.RunID)
+	require.Equal(t, 1, stacktest.Count(frames, agent.RunCancelled))
 	require.JSONEq(t, `{"by": "local", "reason": "enough"}`, string(frames[len(frames)-1].Event.Data))
 	answer, status := c.cancel(t, run.RunID, object{})
 	require.Equal(t, http.StatusOK, status)
@@ -245,19 +246,19 @@ func TestCancelWhileTemporalIsAway(t *testing.T) {
 func TestCancelRaces(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, localConfig)
-	worker := s.startWorker(t)
+	worker := s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
 	ends := map[agent.EventType]int{}
 	for n := range 16 {
-		run := c.post(t, object{"input": fmt.Sprintf("What is %d * 3, and what time is it?", n)})
-		frames := tail(t, c.send(t.Context(), t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/events?profile=ledger",
+		run := c.Post(t, object{"input": fmt.Sprintf("What is %d * 3, and what time is it?", n)})
+		frames := tail(t, c.Send(t.Context(), t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/events?profile=ledger",
 			http.Header{"Accept": {"text/event-stream"}}, nil))
 		for range n * 2 { // a run has 24 events
-			receive(t, frames, "the run does not go on")
+			stacktest.Receive(t, frames, "the run does not go on")
 		}
 		answers := make(chan *http.Response, 2)
 		for _, reason := range []string{"one", "two"} {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.url+"/api/v1/agent/runs/"+run.RunID+"/cancel",
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.URL+"/api/v1/agent/runs/"+run.RunID+"/cancel",
 				strings.NewReader(`{"wait": 60, "reason": "`+reason+`"}`))
 			require.NoError(t, err)
 			req.Header.Set("Content-Type", "application/json")
@@ -268,7 +269,7 @@ func TestCancelRaces(t *testing.T) {
 		}
 		statuses := []agent.Status{}
 		for range 2 {
-			res := receive(t, answers, "the cancellation is not answered")
+			res := stacktest.Receive(t, answers, "the cancellation is not answered")
 			require.NotNil(t, res)
 			answer := stopping{Status: agent.Completed} // when it came too late
 			if res.StatusCode != http.StatusConflict {
@@ -282,20 +283,20 @@ func TestCancelRaces(t *testing.T) {
 			statuses = append(statuses, answer.Status)
 		}
 		require.Equal(t, statuses[0], statuses[1])
-		record := c.finished(t, run.RunID)
+		record := c.Finished(t, run.RunID)
 		end := record[len(record)-1].Event
 		require.Equal(t, "run_"+string(statuses[0]), string(end.Type))
-		require.Equal(t, 1, count(record, agent.RunCancelled)+count(record, agent.RunCompleted))
+		require.Equal(t, 1, stacktest.Count(record, agent.RunCancelled)+stacktest.Count(record, agent.RunCompleted))
 		ends[end.Type]++
 	}
 	require.Len(t, ends, 2, "%v", ends)
 
 	// With no worker, a run that was never started ends at once.
-	worker.stop(t)
-	run := c.post(t, object{"input": question})
+	worker.Stop(t)
+	run := c.Post(t, object{"input": question})
 	answer, status := c.cancel(t, run.RunID, object{"wait": 0})
 	require.Equal(t, http.StatusOK, status)
 	require.Equal(t, stopping{Status: agent.Cancelled, Commands: []agent.StoppedCommand{}}, answer)
-	s.startWorker(t)
-	require.Len(t, c.finished(t, run.RunID), 3)
+	s.StartWorker(t)
+	require.Len(t, c.Finished(t, run.RunID), 3)
 }

@@ -6,18 +6,15 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
+	"runledger/internal/stacktest"
 	"runledger/model"
 	"runledger/model/modeltest"
 	"runledger/model/scripted"
 )
-
-// frequency is how often a test looks at what it waits for.
-const frequency = 100 * time.Millisecond
 
 // total is how many calls were made.
 func (e *effects) total() (n int) {
@@ -42,24 +39,21 @@ type controlledRun struct {
 
 func (c *client) control(t testing.TB, runID, what string, body object) (run controlledRun, status int) {
 	t.Helper()
-	status = c.call(t, http.MethodPost, "/api/v1/agent/runs/"+runID+"/"+what, body, &run)
+	status = c.Call(t, http.MethodPost, "/api/v1/agent/runs/"+runID+"/"+what, body, &run)
 	return run, status
 }
 
 func (c *client) show(t testing.TB, runID string) (run controlledRun) {
 	t.Helper()
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+runID, nil, &run))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/runs/"+runID, nil, &run))
 	return run
 }
 
-// becomes follows a run until it has a status.
+// becomes waits until a run has a status, which it keeps.
 func (c *client) becomes(t testing.TB, runID string, status agent.Status) (run controlledRun) {
 	t.Helper()
-	require.Eventually(t, func() bool {
-		run = controlledRun{}
-		return c.call(t, http.MethodGet, "/api/v1/agent/runs/"+runID, nil, &run) == http.StatusOK && run.Status == status
-	}, patience, frequency, "it does not become %s", status)
-	return run
+	c.Becomes(t, runID, status)
+	return c.show(t, runID)
 }
 
 // typist is a model that asks for one call a turn, of the address that its turn has, and answers when there is none left. Each
@@ -110,9 +104,9 @@ tools:
 func TestPauseSurvivesTheWorker(t *testing.T) {
 	t.Parallel()
 	s, fx := controlServers(t, func(fx *effects) [][]string { return [][]string{{fx.URL + "/hold/a"}, {fx.URL + "/do/b"}} })
-	worker := s.startWorker(t)
+	worker := s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	run := c.post(t, object{"input": "work", "limits": object{"max_tool_calls": 2}})
+	run := c.Post(t, object{"input": "work", "limits": object{"max_tool_calls": 2}})
 	fx.held(t)
 
 	paused, status := c.control(t, run.RunID, "pause", object{"reason": "look at it"})
@@ -122,20 +116,20 @@ func TestPauseSurvivesTheWorker(t *testing.T) {
 	require.Len(t, paused.AtWork, 1)
 	require.Equal(t, []any{"main#1.0", "http_request", 1}, []any{paused.AtWork[0].CommandID, paused.AtWork[0].Tool, paused.AtWork[0].Attempt})
 	fx.letGo()
-	c.comesTo(t, run.RunID, agent.CommandCommitted)
+	c.ComesTo(t, run.RunID, agent.CommandCommitted)
 	require.Eventually(t, func() bool {
 		paused, status = c.control(t, run.RunID, "pause", object{})
 		return status == http.StatusOK
-	}, patience, frequency)
+	}, stacktest.Patience, stacktest.Frequency)
 	require.Empty(t, paused.AtWork)
 	require.Equal(t, "look at it", paused.Pause.Reason, "pausing it again changes nothing")
 
-	worker.kill(t)
-	s.startWorker(t)
+	worker.Kill(t)
+	s.StartWorker(t)
 	var page struct {
 		Events []agent.Event `json:"events"`
 	}
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/events?profile=ledger", nil, &page))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/events?profile=ledger", nil, &page))
 	at := -1
 	for i, e := range page.Events {
 		if e.Type == agent.RunPaused {
@@ -147,7 +141,7 @@ func TestPauseSurvivesTheWorker(t *testing.T) {
 	var found struct {
 		Runs []controlledRun `json:"runs"`
 	}
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs?status=paused", nil, &found))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/runs?status=paused", nil, &found))
 	require.Len(t, found.Runs, 1)
 
 	going, status := c.control(t, run.RunID, "unpause", object{"reason": "go on"})
@@ -158,10 +152,10 @@ func TestPauseSurvivesTheWorker(t *testing.T) {
 	require.Equal(t, agent.LimitTokens, standing.LimitsReached[0].Limit)
 	_, status = c.control(t, run.RunID, "limits", object{"max_tokens": 1000})
 	require.Equal(t, http.StatusAccepted, status)
-	frames := c.finished(t, run.RunID)
+	frames := c.Finished(t, run.RunID)
 	require.Contains(t, frames[len(frames)-1].Data, "all done")
-	c.verifies(t, run.RunID)
-	require.Equal(t, http.StatusConflict, c.call(t, http.MethodPost, "/api/v1/agent/runs/"+run.RunID+"/unpause", object{}, nil))
+	c.Verifies(t, run.RunID)
+	require.Equal(t, http.StatusConflict, c.Call(t, http.MethodPost, "/api/v1/agent/runs/"+run.RunID+"/unpause", object{}, nil))
 }
 
 // TestLimitsParkAndAreRaised has a run meet two limits at once, gives it too little, and then enough.
@@ -170,9 +164,9 @@ func TestLimitsParkAndAreRaised(t *testing.T) {
 	s, _ := controlServers(t, func(fx *effects) [][]string {
 		return [][]string{{fx.URL + "/do/a", fx.URL + "/do/b", fx.URL + "/do/c"}, {fx.URL + "/do/d"}}
 	})
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	run := c.post(t, object{"input": "work"})
+	run := c.Post(t, object{"input": "work"})
 	standing := c.becomes(t, run.RunID, agent.LimitReached)
 	require.Len(t, standing.LimitsReached, 1)
 	require.Equal(t, agent.LimitReachedData{Limit: agent.LimitToolCalls, Used: 2, Most: 2, Parked: true, Tool: "http_request"}, standing.LimitsReached[0].LimitReachedData)
@@ -182,18 +176,18 @@ func TestLimitsParkAndAreRaised(t *testing.T) {
 	require.Eventually(t, func() bool {
 		standing = c.show(t, run.RunID)
 		return standing.Status == agent.LimitReached && len(standing.LimitsReached) == 1 && standing.LimitsReached[0].Most == 3
-	}, patience, frequency, "too little")
+	}, stacktest.Patience, stacktest.Frequency, "too little")
 	_, status = c.control(t, run.RunID, "limits", object{"max_tool_calls": 9})
 	require.Equal(t, http.StatusAccepted, status)
 	require.Eventually(t, func() bool {
 		standing = c.show(t, run.RunID)
 		return standing.Status == agent.LimitReached && len(standing.LimitsReached) == 1 && standing.LimitsReached[0].Limit == agent.LimitTokens
-	}, patience, frequency, "the next limit")
+	}, stacktest.Patience, stacktest.Frequency, "the next limit")
 	_, status = c.control(t, run.RunID, "limits", object{"max_tokens": 9000})
 	require.Equal(t, http.StatusAccepted, status)
-	frames := c.finished(t, run.RunID)
+	frames := c.Finished(t, run.RunID)
 	require.Contains(t, frames[len(frames)-1].Data, "all done")
-	c.verifies(t, run.RunID)
+	c.Verifies(t, run.RunID)
 }
 
 // TestRunFailsAtALimitAndIsResumedWithMore lets a loop repeat itself until its guard fails the run.
@@ -203,37 +197,37 @@ func TestRunFailsAtALimitAndIsResumedWithMore(t *testing.T) {
 		again := []string{fx.URL + "/do/same"}
 		return [][]string{again, again, again}
 	})
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	run := c.post(t, object{"input": "work", "agent": "strict"})
-	frames := c.finished(t, run.RunID)
+	run := c.Post(t, object{"input": "work", "agent": "strict"})
+	frames := c.Finished(t, run.RunID)
 	require.Equal(t, "run_failed", frames[len(frames)-1].Name)
 	failed := c.show(t, run.RunID)
 	require.Equal(t, agent.CodeLimit, failed.Error.Code)
 	require.Contains(t, failed.Error.Message, "tool http_request was called 2 times with the same arguments")
 	require.Equal(t, 2, fx.total(), "the third call was not made")
-	c.verifies(t, run.RunID)
+	c.Verifies(t, run.RunID)
 
 	var resumed object
-	require.Equal(t, http.StatusAccepted, c.call(t, http.MethodPost, "/api/v1/agent/runs/"+run.RunID+"/resume", object{"limits": object{"max_repeats": 5}}, &resumed))
+	require.Equal(t, http.StatusAccepted, c.Call(t, http.MethodPost, "/api/v1/agent/runs/"+run.RunID+"/resume", object{"limits": object{"max_repeats": 5}}, &resumed))
 	done := c.becomes(t, run.RunID, agent.Completed)
 	require.Equal(t, 5, done.Limits.MaxRepeats)
 	require.Equal(t, 3, fx.total(), "what is on record was not called again")
-	c.verifies(t, run.RunID)
+	c.Verifies(t, run.RunID)
 }
 
 // TestAgentThatHasToBeGivenItsPlan refuses a run without one at once, and takes one with it.
 func TestAgentThatHasToBeGivenItsPlan(t *testing.T) {
 	t.Parallel()
 	s, fx := controlServers(t, func(*effects) [][]string { return nil })
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
 	var refused object
-	require.Equal(t, http.StatusUnprocessableEntity, c.call(t, http.MethodPost, "/api/v1/agent/run", object{"input": "x", "agent": "planned"}, &refused))
+	require.Equal(t, http.StatusUnprocessableEntity, c.Call(t, http.MethodPost, "/api/v1/agent/run", object{"input": "x", "agent": "planned"}, &refused))
 	require.Equal(t, []any{"/problems/plan-required", "/plan"}, []any{refused["type"], refused["pointer"]})
 	plan := object{"nodes": []any{object{"id": "a", "kind": "tool", "tool": "http_request", "args": object{"method": "GET", "url": fx.URL + "/do/a"}}}}
-	run := c.post(t, object{"agent": "planned", "plan": plan, "input": "x"})
-	frames := c.finished(t, run.RunID)
+	run := c.Post(t, object{"agent": "planned", "plan": plan, "input": "x"})
+	frames := c.Finished(t, run.RunID)
 	require.Equal(t, "run_completed", frames[len(frames)-1].Name)
 	require.False(t, strings.Contains(frames[len(frames)-1].Data, "error"))
 }

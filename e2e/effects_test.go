@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"runledger/internal/stacktest"
 )
 
 // effects is a server that does what tools ask for and counts it by idempotency key. Paths below /hold/ wait until they
@@ -92,13 +94,13 @@ func (e *effects) did(key string) []string {
 // held waits until an effect is at work and returns its idempotency key.
 func (e *effects) held(t testing.TB) string {
 	t.Helper()
-	return receive(t, e.holding, "no effect arrives")
+	return stacktest.Receive(t, e.holding, "no effect arrives")
 }
 
 // abandoned waits until the server knows that the caller of an effect has gone, so that it does not take place.
 func (e *effects) abandoned(t testing.TB) {
 	t.Helper()
-	receive(t, e.gone, "the caller of the effect does not go")
+	stacktest.Receive(t, e.gone, "the caller of the effect does not go")
 }
 
 // get is a node that asks the server for something.

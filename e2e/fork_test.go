@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
+	"runledger/internal/stacktest"
 	"runledger/model"
 	"runledger/model/modeltest"
 )
@@ -48,13 +49,13 @@ func TestForkOfALoopThatSendsOrders(t *testing.T) {
 	fx := startEffects(t)
 	vendor := modeltest.NewServer(t, orders{fx})
 	s := startServers(t, reactConfig(vendor))
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	run := c.post(t, object{"input": "tea milk sugar"})
-	c.finished(t, run.RunID)
+	run := c.Post(t, object{"input": "tea milk sugar"})
+	c.Finished(t, run.RunID)
 	path := "/api/v1/agent/runs/" + run.RunID
 	var list struct{ Checkpoints []agent.Checkpoint }
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, path+"/checkpoints", nil, &list))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, path+"/checkpoints", nil, &list))
 	var middle agent.Checkpoint
 	for _, checkpoint := range list.Checkpoints {
 		if checkpoint.Type == agent.LLMComplete && checkpoint.State.Turns[agent.MainNodeID] == 2 {
@@ -66,7 +67,7 @@ func TestForkOfALoopThatSendsOrders(t *testing.T) {
 
 	body := object{"checkpoint_id": middle.CheckpointID, "instructions": "Arr!"}
 	var plan agent.ForkPlan
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodPost, path+"/fork?dry_run=true", body, &plan))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodPost, path+"/fork?dry_run=true", body, &plan))
 	decisions := []string{}
 	for _, d := range plan.Commands {
 		decisions = append(decisions, fmt.Sprintf("%s %s %s %v", d.CommandID, d.Effect, d.Decision, d.IfSame))
@@ -88,7 +89,7 @@ func TestForkOfALoopThatSendsOrders(t *testing.T) {
 			Reused     int `json:"reused"`
 		} `json:"metrics"`
 	}
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodPost, path+"/fork", body, &fork))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodPost, path+"/fork", body, &fork))
 	require.Equal(t, "3 orders. Arr!", *fork.FinalOutput)
 	require.NotEqual(t, run.ConversationID, fork.ConversationID)
 	require.Equal(t, &agent.ForkedFrom{RunID: run.RunID, Sequence: middle.Sequence}, fork.ForkedFrom)
@@ -104,15 +105,15 @@ func TestForkOfALoopThatSendsOrders(t *testing.T) {
 		keys = append(keys, call.Key)
 	}
 	require.Equal(t, []string{fork.RunID + "/main#3", fork.RunID + "/main#4"}, keys)
-	frames := c.finished(t, fork.RunID)
-	require.Equal(t, 1, count(frames, agent.RunForked))
+	frames := c.Finished(t, fork.RunID)
+	require.Equal(t, 1, stacktest.Count(frames, agent.RunForked))
 	require.Contains(t, string(frames[2].Event.Data), run.RunID)
-	s.requireSound(t, c, fork.RunID, 1)
+	s.RequireSound(t, c.Client, fork.RunID, 1)
 
 	body["rerun"] = []string{"main#3.0"}
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodPost, path+"/fork", body, &fork))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodPost, path+"/fork", body, &fork))
 	require.Equal(t, "3 orders. Arr!", *fork.FinalOutput)
 	require.Equal(t, []int{0, 0, 1}, []int{fx.count(fork.RunID + "/main#1.0"), fx.count(fork.RunID + "/main#2.0"), fx.count(fork.RunID + "/main#3.0")})
-	s.requireSound(t, c, fork.RunID, 1)
-	s.requireSound(t, c, run.RunID, 1)
+	s.RequireSound(t, c.Client, fork.RunID, 1)
+	s.RequireSound(t, c.Client, run.RunID, 1)
 }

@@ -10,6 +10,7 @@ import (
 	temporal "go.temporal.io/sdk/client"
 
 	"runledger/agent"
+	"runledger/internal/stacktest"
 )
 
 // TestLongRunsOutliveTheirWorkers: a run that is handed over again and again loses its worker at several hand-overs, is paused
@@ -18,7 +19,7 @@ func TestLongRunsOutliveTheirWorkers(t *testing.T) {
 	t.Parallel()
 	const length, width, kills = 50, 2, 3
 	s, fx := startServers(t, localConfig, "limit.historyCount.suggestContinueAsNew=60"), startEffects(t)
-	worker := s.startWorker(t)
+	worker := s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
 	var nodes []any
 	for i := range length {
@@ -31,8 +32,8 @@ func TestLongRunsOutliveTheirWorkers(t *testing.T) {
 			nodes = append(nodes, fx.get(id, "/do/"+id, after...))
 		}
 	}
-	run := c.post(t, object{"input": "many", "plan": object{"nodes": nodes}})
-	watch, err := temporal.Dial(temporal.Options{HostPort: s.temporal.Address(), Namespace: s.temporal.Namespace()})
+	run := c.Post(t, object{"input": "many", "plan": object{"nodes": nodes}})
+	watch, err := temporal.Dial(temporal.Options{HostPort: s.Temporal.Address(), Namespace: s.Temporal.Namespace()})
 	require.NoError(t, err)
 	defer watch.Close()
 	newest := func() string {
@@ -42,22 +43,22 @@ func TestLongRunsOutliveTheirWorkers(t *testing.T) {
 		}
 		return described.GetWorkflowExecutionInfo().GetExecution().GetRunId()
 	}
-	require.Eventually(t, func() bool { return newest() != "" }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return newest() != "" }, stacktest.Patience, time.Millisecond)
 	for range kills {
 		before := newest()
-		require.Eventually(t, func() bool { return newest() != before }, patience, time.Millisecond, "it is handed over")
-		worker.kill(t)
-		worker = s.startWorker(t)
+		require.Eventually(t, func() bool { return newest() != before }, stacktest.Patience, time.Millisecond, "it is handed over")
+		worker.Kill(t)
+		worker = s.StartWorker(t)
 	}
 	store := s.open(t)
 	_, err = store.Pause(t.Context(), agent.AnyOwner, run.RunID, "ada", "")
 	require.NoError(t, err)
-	c.comesTo(t, run.RunID, agent.RunPaused)
+	c.ComesTo(t, run.RunID, agent.RunPaused)
 	_, err = store.Unpause(t.Context(), agent.AnyOwner, run.RunID, "ada", "")
 	require.NoError(t, err)
-	frames := c.finished(t, run.RunID)
+	frames := c.Finished(t, run.RunID)
 	require.Equal(t, agent.RunCompleted, frames[len(frames)-1].Event.Type)
-	checkOrder(t, frames)
+	stacktest.CheckOrder(t, frames)
 	again := 0
 	for i := range length {
 		for k := range width {
@@ -68,7 +69,7 @@ func TestLongRunsOutliveTheirWorkers(t *testing.T) {
 	}
 	require.LessOrEqual(t, again, kills*width, "only what was at work when its worker was lost")
 	var v agent.Verification
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/verify", nil, &v))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/verify", nil, &v))
 	require.Greater(t, v.Temporal.HandOvers, kills)
-	s.requireSound(t, c, run.RunID, v.Temporal.Executions)
+	s.RequireSound(t, c.Client, run.RunID, v.Temporal.Executions)
 }

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
+	"runledger/internal/stacktest"
 	"runledger/model/modeltest"
 	"runledger/model/scripted"
 )
@@ -32,23 +31,23 @@ agents:
 mcp_servers:
   everything: {command: [node, %q], effects: {echo: idempotent}}
 `, vendor.URL, everythingServer(t)))
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
 
-	run := c.post(t, object{"input": question + " Use everything/echo to say hello."})
-	frames := c.stream(t, run.RunID, 0, "run")
-	ids := numbered(t, frames)
+	run := c.Post(t, object{"input": question + " Use everything/echo to say hello."})
+	frames := c.Stream(t, run.RunID, 0, "run")
+	ids := stacktest.Numbered(t, frames)
 	last := ids[len(ids)-1]
 	require.Equal(t, "run_completed", last.Name, last.Data)
 	require.Contains(t, last.Data, "391")
 	inOrder(t, names(frames), "run_started", "plan_created", "step_started", "chat_completed", "tool_invoked", "tool_completed", "chat_completed",
 		"step_completed", "run_completed")
-	react := c.stream(t, run.RunID, 0, "react")
-	require.Len(t, numbered(t, react), len(ids), "each event is a frame with its number")
+	react := c.Stream(t, run.RunID, 0, "react")
+	require.Len(t, stacktest.Numbered(t, react), len(ids), "each event is a frame with its number")
 	inOrder(t, names(react), "run_started", "work_plan", "step_start", "thought", "act", "observe", "thought", "step_end", "complete")
 
 	var list struct{ Commands []agent.Command }
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/commands", nil, &list))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/commands", nil, &list))
 	tools := map[string]agent.Command{}
 	for _, command := range list.Commands {
 		require.Equal(t, agent.Committed, command.State)
@@ -60,7 +59,7 @@ mcp_servers:
 	require.Equal(t, agent.Idempotent, tools["everything/echo"].Effect)
 	var echo agent.Command
 	path := "/api/v1/agent/runs/" + run.RunID + "/commands/" + strings.ReplaceAll(tools["everything/echo"].CommandID, "#", "%23")
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, path, nil, &echo))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, path, nil, &echo))
 	require.Contains(t, string(echo.Result), "hello")
 
 	// Two turns, each asked once, under keys that do not depend on the attempt.
@@ -69,44 +68,21 @@ mcp_servers:
 		keys = append(keys, call.Key)
 	}
 	require.Equal(t, []string{run.RunID + "/main#1", run.RunID + "/main#2"}, keys)
-	c.finished(t, run.RunID)
+	c.Finished(t, run.RunID)
 }
 
 // everythingServer installs the MCP reference server from npm and returns its program.
 func everythingServer(t testing.TB) string {
 	t.Helper()
-	dir := npmPackages(t, "mcp-everything-"+everythingVersion, "@modelcontextprotocol/server-everything@"+everythingVersion)
+	dir := stacktest.NpmPackages(t, "mcp-everything-"+everythingVersion, "@modelcontextprotocol/server-everything@"+everythingVersion)
 	return filepath.Join(dir, "node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js")
-}
-
-// npmPackages installs packages from npm, once per user, and returns the folder whose node_modules has them. name says which they
-// are, versions included.
-func npmPackages(t testing.TB, name string, packages ...string) string {
-	t.Helper()
-	if _, err := exec.LookPath("npm"); err != nil {
-		require.Empty(t, os.Getenv("CI"), "CI has to have npm")
-		t.Skip("npm is not installed, so that what this test needs of it cannot be had")
-	}
-	cache, err := os.UserCacheDir()
-	require.NoError(t, err)
-	dir := filepath.Join(cache, "runledger", name)
-	installed := filepath.Join(dir, "installed")
-	if _, err := os.Stat(installed); err == nil {
-		return dir
-	}
-	require.NoError(t, os.MkdirAll(dir, 0o755))
-	install := exec.Command("npm", append([]string{"install", "--no-audit", "--no-fund", "--prefix", dir}, packages...)...)
-	out, err := install.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.NoError(t, os.WriteFile(installed, nil, 0o600)) // what an install that was cut short has left does not count
-	return dir
 }
 
 // TestBadInput sends what must be refused, and finds nothing in the tables.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, localConfig)
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
 	node := func(n string) string { return `{"input": "x", "plan": {"nodes": [` + n + `]}}` }
 	many := strings.Repeat(`{"id": "n", "kind": "llm", "prompt": "x"},`, 201)
@@ -138,7 +114,7 @@ func TestBadInput(t *testing.T) {
 		"too large":            {`{"input": "` + strings.Repeat("x", 2<<20) + `"}`, 413, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			res := c.send(t.Context(), t, http.MethodPost, "/api/v1/agent/run", nil, bad.body)
+			res := c.Send(t.Context(), t, http.MethodPost, "/api/v1/agent/run", nil, bad.body)
 			defer func() { _ = res.Body.Close() }()
 			var p struct {
 				Type, Pointer string

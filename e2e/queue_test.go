@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
+	"runledger/internal/stacktest"
 	"runledger/model"
 	"runledger/model/modeltest"
 	"runledger/model/scripted"
@@ -49,12 +50,12 @@ tools:
 }
 
 // chat sends a message. The answer's stream is read to its end beside the test.
-func (c *client) chat(t testing.TB, ctx context.Context, body object) (runID string, answer <-chan []frame) {
+func (c *client) chat(t testing.TB, ctx context.Context, body object) (runID string, answer <-chan []stacktest.Frame) {
 	t.Helper()
-	res := c.send(ctx, t, http.MethodPost, "/api/v1/agent/chat", nil, body)
+	res := c.Send(ctx, t, http.MethodPost, "/api/v1/agent/chat", nil, body)
 	require.Equal(t, http.StatusOK, res.StatusCode)
-	read := make(chan []frame, 1)
-	go func() { read <- readStream(t, res) }()
+	read := make(chan []stacktest.Frame, 1)
+	go func() { read <- stacktest.ReadStream(t, res) }()
 	return path.Base(path.Dir(res.Header.Get("Content-Location"))), read
 }
 
@@ -65,15 +66,8 @@ type queuedRun struct {
 
 func (c *client) run(t testing.TB, runID string) (run queuedRun) {
 	t.Helper()
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+runID, nil, &run))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/runs/"+runID, nil, &run))
 	return run
-}
-
-func (c *client) verifies(t testing.TB, runID string) {
-	t.Helper()
-	var v agent.Verification
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+runID+"/verify", nil, &v))
-	require.True(t, v.OK, "%v", v.Differences)
 }
 
 // TestChatMessagesWaitForTheirTurn sends three messages while the first is being answered, and kills the worker meanwhile. All are
@@ -81,12 +75,12 @@ func (c *client) verifies(t testing.TB, runID string) {
 func TestChatMessagesWaitForTheirTurn(t *testing.T) {
 	t.Parallel()
 	s, fx, vendor := chatServers(t)
-	worker := s.startWorker(t)
+	worker := s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stacktest.Patience)
 	defer cancel()
 	messages := []string{"slow one", "two", "three", "four"}
-	ids, answers := make([]string, len(messages)), make([]<-chan []frame, len(messages))
+	ids, answers := make([]string, len(messages)), make([]<-chan []stacktest.Frame, len(messages))
 	ids[0], answers[0] = c.chat(t, ctx, object{"message": messages[0]})
 	fx.held(t)
 	conversation := c.run(t, ids[0]).ConversationID
@@ -95,21 +89,21 @@ func TestChatMessagesWaitForTheirTurn(t *testing.T) {
 	}
 	require.Equal(t, []agent.RunAhead{{RunID: ids[0], Status: agent.Running}, {RunID: ids[1], Status: agent.Queued}, {RunID: ids[2], Status: agent.Queued}},
 		c.run(t, ids[3]).QueuedBehind)
-	c.verifies(t, ids[3])
-	worker.kill(t)
+	c.Verifies(t, ids[3])
+	worker.Kill(t)
 	fx.abandoned(t)
 	fx.letGo()
-	s.startWorker(t)
+	s.StartWorker(t)
 
 	var last int64
 	for i, answer := range answers {
-		frames := numbered(t, receive(t, answer, "no answer to "+messages[i]))
+		frames := stacktest.Numbered(t, stacktest.Receive(t, answer, "no answer to "+messages[i]))
 		require.Equal(t, "run_completed", frames[len(frames)-1].Name)
 		require.Contains(t, frames[len(frames)-1].Data, "answer to "+messages[i])
 		require.Equal(t, last+1, frames[0].Event.Sequence, "one after the other")
 		last = frames[len(frames)-1].Event.Sequence
-		c.finished(t, ids[i])
-		c.verifies(t, ids[i])
+		c.Finished(t, ids[i])
+		c.Verifies(t, ids[i])
 	}
 	prompts := map[string][]string{} // of each run's last turn, what was said before and in it
 	for _, call := range vendor.Calls() {
@@ -128,7 +122,7 @@ func TestChatMessagesWaitForTheirTurn(t *testing.T) {
 		before = append(before, "answer to "+message)
 	}
 	var status agent.ExecutionStatus
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/conversations/"+conversation+"/execution-status", nil, &status))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/conversations/"+conversation+"/execution-status", nil, &status))
 	require.False(t, status.IsRunning)
 }
 
@@ -136,9 +130,9 @@ func TestChatMessagesWaitForTheirTurn(t *testing.T) {
 func TestChatMessageInterrupts(t *testing.T) {
 	t.Parallel()
 	s, fx, _ := chatServers(t)
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stacktest.Patience)
 	defer cancel()
 	slow, stopped := c.chat(t, ctx, object{"message": "slow one"})
 	fx.held(t)
@@ -147,45 +141,45 @@ func TestChatMessageInterrupts(t *testing.T) {
 		var p struct {
 			RunID string `json:"run_id"`
 		}
-		require.Equal(t, want, c.call(t, http.MethodPost, "/api/v1/agent/chat", object{"message": "x", "conversation_id": conversation, "strategy": strategy}, &p))
+		require.Equal(t, want, c.Call(t, http.MethodPost, "/api/v1/agent/chat", object{"message": "x", "conversation_id": conversation, "strategy": strategy}, &p))
 		require.Equal(t, slow, p.RunID)
 	}
 	_, waits := c.chat(t, ctx, object{"message": "patient", "conversation_id": conversation})
 	first, urgent := c.chat(t, ctx, object{"message": "urgent", "conversation_id": conversation, "strategy": "interrupt"})
 
-	frames := receive(t, stopped, "the slow answer is not stopped")
+	frames := stacktest.Receive(t, stopped, "the slow answer is not stopped")
 	require.Equal(t, "run_cancelled", frames[len(frames)-1].Name)
 	require.Contains(t, frames[len(frames)-1].Data, "interrupted by run "+first)
 	end := frames[len(frames)-1].Event.Sequence
-	for _, answer := range []<-chan []frame{urgent, waits} {
-		frames := numbered(t, receive(t, answer, "no answer"))
+	for _, answer := range []<-chan []stacktest.Frame{urgent, waits} {
+		frames := stacktest.Numbered(t, stacktest.Receive(t, answer, "no answer"))
 		require.Equal(t, "run_completed", frames[len(frames)-1].Name)
 		require.Equal(t, end+1, frames[0].Event.Sequence)
 		end = frames[len(frames)-1].Event.Sequence
 	}
-	c.finished(t, slow)
+	c.Finished(t, slow)
 }
 
 // TestQueueWhileTemporalIsAway accepts runs, takes one back and interrupts one while nothing can be started.
 func TestQueueWhileTemporalIsAway(t *testing.T) {
 	t.Parallel()
 	s, _, _ := chatServers(t)
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	require.NoError(t, s.temporal.Stop(t.Context()))
-	at := c.post(t, object{"input": "one"})
+	require.NoError(t, s.Temporal.Stop(t.Context()))
+	at := c.Post(t, object{"input": "one"})
 	send := func(input, strategy string) agent.Run {
-		return c.post(t, object{"input": input, "strategy": strategy, "conversation_id": at.ConversationID})
+		return c.Post(t, object{"input": input, "strategy": strategy, "conversation_id": at.ConversationID})
 	}
 	two, never := send("two", "enqueue"), send("never mind", "enqueue")
 	var gone agent.Run
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodPost, "/api/v1/agent/runs/"+never.RunID+"/cancel", nil, &gone))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodPost, "/api/v1/agent/runs/"+never.RunID+"/cancel", nil, &gone))
 	require.Equal(t, agent.Cancelled, gone.Status)
 	urgent := send("urgent", "interrupt")
-	s.startTemporal(t)
+	s.StartTemporal(t)
 	var end int64
 	for i, run := range []agent.Run{at, urgent, two} {
-		frames := c.stream(t, run.RunID, 0, "ledger") // with gaps: the one that was taken back has ended meanwhile
+		frames := c.Stream(t, run.RunID, 0, "ledger") // with gaps: the one that was taken back has ended meanwhile
 		require.Greater(t, frames[0].Event.Sequence, end)
 		last := frames[len(frames)-1].Event
 		end = last.Sequence

@@ -1,9 +1,6 @@
 package e2e_test
 
 import (
-	"errors"
-	"os/exec"
-	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -13,70 +10,57 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"runledger/agent"
+	"runledger/internal/stacktest"
 )
-
-// replay runs `runledger replay` and returns its lines and exit code.
-func (s *servers) replay(t testing.TB, args ...string) (lines []string, code int) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), binary, append([]string{"replay"}, args...)...)
-	cmd.Env = append(cleanEnv(), s.env...)
-	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return strings.Split(strings.TrimSpace(string(out)), "\n"), exit.ExitCode()
-	}
-	require.NoError(t, err)
-	return strings.Split(strings.TrimSpace(string(out)), "\n"), 0
-}
 
 // TestReplayCommand replays what real servers recorded: by id and by age, and a run of another program's making that diverges.
 func TestReplayCommand(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, localConfig)
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	planned := c.post(t, object{"input": question})
-	react := c.post(t, object{"input": question, "mode": "react"})
-	c.finished(t, planned.RunID)
-	c.finished(t, react.RunID)
+	planned := c.Post(t, object{"input": question})
+	react := c.Post(t, object{"input": question, "mode": "react"})
+	c.Finished(t, planned.RunID)
+	c.Finished(t, react.RunID)
 
-	lines, code := s.replay(t, "--run", planned.RunID)
+	lines, code := s.Runledger(t, "replay", "--run", planned.RunID)
 	require.Zero(t, code, lines)
 	require.Regexp(t, `^`+planned.RunID+`  \d+ events  ok$`, lines[0])
 	require.Equal(t, []string{"1 replayed, 0 diverged"}, lines[1:])
 
 	// Temporal lists what it runs a moment after it has started it.
 	require.Eventually(t, func() bool {
-		lines, code = s.replay(t, "--since", "1h")
+		lines, code = s.Runledger(t, "replay", "--since", "1h")
 		return len(lines) == 3
-	}, patience, 1)
+	}, stacktest.Patience, 1)
 	require.Zero(t, code, lines)
 	require.Equal(t, "2 replayed, 0 diverged", lines[2])
 	for _, id := range []string{planned.RunID, react.RunID} {
 		require.Contains(t, lines[0]+lines[1], id+"  ")
 	}
 
-	lines, code = s.replay(t, "--run", react.RunID, "--ledger")
+	lines, code = s.Runledger(t, "replay", "--run", react.RunID, "--ledger")
 	require.Zero(t, code, lines)
 	require.Equal(t, []string{react.RunID + "  4 commands  ok: completed", "1 replayed, 0 diverged"}, lines)
 
-	lines, code = s.replay(t, "--run", uuid.NewString(), "--ledger")
+	lines, code = s.Runledger(t, "replay", "--run", uuid.NewString(), "--ledger")
 	require.Equal(t, 1, code)
 	require.Contains(t, lines[0], "cannot be audited")
 
-	lines, code = s.replay(t, "--run", uuid.NewString())
+	lines, code = s.Runledger(t, "replay", "--run", uuid.NewString())
 	require.Equal(t, 1, code)
 	require.Contains(t, lines[0], "cannot be read")
 
-	lines, code = s.replay(t, "--file", "../workflows/testdata/histories-bad/wrong_order.json")
+	lines, code = s.Runledger(t, "replay", "--file", "../workflows/testdata/histories-bad/wrong_order.json")
 	require.Equal(t, 3, code)
 	require.Contains(t, lines[0], "diverges at event 18: the history has ActivityTaskScheduled CallModel (llm - node answer); the code wanted ScheduleActivityTask CallTool")
 
 	other := s.foreignRun(t)
 	require.Eventually(t, func() bool {
-		lines, code = s.replay(t, "--since", "1h")
+		lines, code = s.Runledger(t, "replay", "--since", "1h")
 		return len(lines) == 4
-	}, patience, 1)
+	}, stacktest.Patience, 1)
 	require.Equal(t, 3, code)
 	require.Equal(t, "3 replayed, 1 diverged", lines[3])
 	require.Regexp(t, `^`+other+`  \d+ events  diverges at event 5: the history has WorkflowExecutionCompleted; the code wanted `, lines[0], "the newest comes first")
@@ -85,7 +69,7 @@ func TestReplayCommand(t *testing.T) {
 // foreignRun is an execution under the name of ours that did something else.
 func (s *servers) foreignRun(t testing.TB) (runID string) {
 	t.Helper()
-	c, err := temporal.Dial(temporal.Options{HostPort: s.temporal.Address(), Namespace: s.temporal.Namespace()})
+	c, err := temporal.Dial(temporal.Options{HostPort: s.Temporal.Address(), Namespace: s.Temporal.Namespace()})
 	require.NoError(t, err)
 	defer c.Close()
 	w := sdkworker.New(c, "foreign", sdkworker.Options{})

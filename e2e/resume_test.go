@@ -3,10 +3,8 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -14,51 +12,22 @@ import (
 	temporal "go.temporal.io/sdk/client"
 
 	"runledger/agent"
+	"runledger/internal/stacktest"
 	"runledger/model"
 	"runledger/model/modeltest"
 )
 
-// runledger runs the program to its end and returns its lines and exit code.
-func (s *servers) runledger(t testing.TB, args ...string) (lines []string, code int) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), binary, args...)
-	cmd.Env = append(cleanEnv(), s.env...)
-	cmd.Stderr = t.Output()
-	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		code = exit.ExitCode()
-	} else {
-		require.NoError(t, err)
-	}
-	return strings.Split(strings.TrimSpace(string(out)), "\n"), code
-}
-
 // terminate ends a run's execution as an operator does in Temporal.
 func (s *servers) terminate(t testing.TB, runID string) {
 	t.Helper()
-	c, err := temporal.Dial(temporal.Options{HostPort: s.temporal.Address(), Namespace: s.temporal.Namespace()})
+	c, err := temporal.Dial(temporal.Options{HostPort: s.Temporal.Address(), Namespace: s.Temporal.Namespace()})
 	require.NoError(t, err)
 	defer c.Close()
 	require.NoError(t, c.TerminateWorkflow(t.Context(), runID, "", "by an operator"))
 }
 
-// requireSound holds a run, which has ended, to its record: verify, and an audit. executions are those whose history Temporal has.
-func (s *servers) requireSound(t testing.TB, c *client, runID string, executions int) {
-	t.Helper()
-	var v agent.Verification
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+runID+"/verify", nil, &v))
-	require.Empty(t, v.Differences)
-	require.Equal(t, executions, v.Temporal.Executions)
-	lines, code := s.runledger(t, "replay", "--run", runID, "--ledger")
-	require.Zero(t, code, lines)
-	lines, code = s.runledger(t, "replay", "--run", runID)
-	require.Zero(t, code, lines)
-	require.Equal(t, fmt.Sprintf("%d replayed, 0 diverged", executions), lines[len(lines)-1])
-}
-
 // after gives the frames behind the last event of a type.
-func after(frames []frame, typ agent.EventType) []frame {
+func after(frames []stacktest.Frame, typ agent.EventType) []stacktest.Frame {
 	for i := len(frames) - 1; i >= 0; i-- {
 		if frames[i].Event.Type == typ {
 			return frames[i+1:]
@@ -67,7 +36,7 @@ func after(frames []frame, typ agent.EventType) []frame {
 	return nil
 }
 
-func nodesOf(frames []frame) map[string]bool {
+func nodesOf(frames []stacktest.Frame) map[string]bool {
 	nodes := map[string]bool{}
 	for _, f := range frames {
 		if f.Event.NodeID != "" {
@@ -82,11 +51,11 @@ func nodesOf(frames []frame) map[string]bool {
 func TestResumeOfAFailedRun(t *testing.T) {
 	t.Parallel()
 	s, fx := startServers(t, localConfig), startEffects(t)
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	run := c.post(t, object{"input": "three", "plan": object{"nodes": []any{
+	run := c.Post(t, object{"input": "three", "plan": object{"nodes": []any{
 		fx.get("a", "/do/a"), fx.send("b", "/broken/b", "a"), fx.get("c", "/do/c", "b")}}})
-	failed := c.finished(t, run.RunID)
+	failed := c.Finished(t, run.RunID)
 	last := failed[len(failed)-1].Event
 	require.Equal(t, agent.RunFailed, last.Type)
 	require.Equal(t, "b", last.NodeID)
@@ -95,7 +64,7 @@ func TestResumeOfAFailedRun(t *testing.T) {
 		FromStep int    `json:"from_step"`
 		Epoch    int    `json:"epoch"`
 	}) {
-		status := c.call(t, http.MethodPost, "/api/v1/agent/"+path+"/resume", object{"reason": "try again"}, &answer)
+		status := c.Call(t, http.MethodPost, "/api/v1/agent/"+path+"/resume", object{"reason": "try again"}, &answer)
 		require.Equal(t, http.StatusAccepted, status)
 		return answer
 	}
@@ -103,20 +72,20 @@ func TestResumeOfAFailedRun(t *testing.T) {
 	require.Equal(t, "resuming", first.Status)
 	require.Equal(t, 1, first.FromStep)
 	require.Equal(t, 2, first.Epoch)
-	again := c.comesTo(t, run.RunID, agent.RunReopened)
-	failed = numbered(t, c.stream(t, run.RunID, again.Sequence, "ledger"))
+	again := c.ComesTo(t, run.RunID, agent.RunReopened)
+	failed = stacktest.Numbered(t, c.Stream(t, run.RunID, again.Sequence, "ledger"))
 	require.Equal(t, agent.RunFailed, failed[len(failed)-1].Event.Type, "it is broken still")
 
 	fx.mended.Store(true)
 	require.Equal(t, 3, resume("runs/"+run.RunID).Epoch)
-	rest := numbered(t, c.stream(t, run.RunID, failed[len(failed)-1].Event.Sequence, "run"))
+	rest := stacktest.Numbered(t, c.Stream(t, run.RunID, failed[len(failed)-1].Event.Sequence, "run"))
 	require.Equal(t, "run_reopened", rest[0].Name, "a client that saw it end goes on there")
 	require.Contains(t, rest[0].Data, `"from_step":1`)
 	require.Equal(t, "run_completed", rest[len(rest)-1].Name)
 	require.NotContains(t, nodesOf(rest), "a", "a node that has finished is silent")
-	c.finished(t, run.RunID)
+	c.Finished(t, run.RunID)
 	require.Equal(t, []int{1, 1, 1}, []int{fx.count(run.RunID + "/a"), fx.count(run.RunID + "/b"), fx.count(run.RunID + "/c")})
-	require.Equal(t, http.StatusConflict, c.call(t, http.MethodPost, "/api/v1/agent/runs/"+run.RunID+"/resume", nil, nil))
+	require.Equal(t, http.StatusConflict, c.Call(t, http.MethodPost, "/api/v1/agent/runs/"+run.RunID+"/resume", nil, nil))
 
 	var object struct {
 		Status     agent.Status `json:"status"`
@@ -126,14 +95,14 @@ func TestResumeOfAFailedRun(t *testing.T) {
 			Status string `json:"status"`
 		} `json:"steps"`
 	}
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID, nil, &object))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID, nil, &object))
 	require.Equal(t, agent.Completed, object.Status)
 	require.Equal(t, 3, object.Epoch)
 	require.NotNil(t, object.FinishedAt)
 	for _, step := range object.Steps {
 		require.Equal(t, "completed", step.Status)
 	}
-	s.requireSound(t, c, run.RunID, 3)
+	s.RequireSound(t, c.Client, run.RunID, 3)
 }
 
 // A run whose execution was terminated in Temporal while a tool was at work is recovered and finishes: what is committed is not done
@@ -141,27 +110,27 @@ func TestResumeOfAFailedRun(t *testing.T) {
 func TestRecoverATerminatedRun(t *testing.T) {
 	t.Parallel()
 	s, fx := startServers(t, localConfig), startEffects(t)
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	run := c.post(t, object{"input": "three", "plan": object{"nodes": []any{
+	run := c.Post(t, object{"input": "three", "plan": object{"nodes": []any{
 		fx.send("a", "/do/a"), fx.get("b", "/hold/b", "a"), fx.get("c", "/do/c", "b")}}})
 	require.Equal(t, run.RunID+"/b", fx.held(t))
 	s.terminate(t, run.RunID)
-	lines, code := s.runledger(t, "recover", "--dry-run")
+	lines, code := s.Runledger(t, "recover", "--dry-run")
 	require.Zero(t, code)
 	require.Equal(t, []string{run.RunID + "  would be resumed in epoch 2: its execution is over without a word in the ledger",
 		"1 runs: 1 would be resumed, 0 would be cancelled, 0 left"}, lines)
-	lines, code = s.runledger(t, "recover")
+	lines, code = s.Runledger(t, "recover")
 	require.Zero(t, code)
 	require.Equal(t, []string{run.RunID + "  resumed in epoch 2 from step 1: its execution is over without a word in the ledger",
 		"1 runs: 1 resumed, 0 cancelled, 0 left"}, lines)
 	fx.abandoned(t) // the worker stops what belongs to an execution that was replaced
 	fx.letGo()
-	require.Equal(t, agent.RunCompleted, c.comesTo(t, run.RunID, ends...).Type)
-	frames := c.finished(t, run.RunID)
+	require.Equal(t, agent.RunCompleted, c.ComesTo(t, run.RunID, stacktest.Ends...).Type)
+	frames := c.Finished(t, run.RunID)
 	require.NotContains(t, nodesOf(after(frames, agent.RunReopened)), "a")
 	require.Equal(t, []int{1, 1, 1}, []int{fx.count(run.RunID + "/a"), fx.count(run.RunID + "/b"), fx.count(run.RunID + "/c")})
-	s.requireSound(t, c, run.RunID, 2)
+	s.RequireSound(t, c.Client, run.RunID, 2)
 }
 
 // turns is a model that asks for a path of a server, or a whole URL, in each of its turns, and answers when it has been through all
@@ -213,19 +182,19 @@ func TestResumeOfACancelledLoop(t *testing.T) {
 	fx := startEffects(t)
 	vendor := modeltest.NewServer(t, turns{fx})
 	s := startServers(t, reactConfig(vendor))
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	run := c.post(t, object{"input": "/do/1 /do/2 /hold/3 /do/4"})
+	run := c.Post(t, object{"input": "/do/1 /do/2 /hold/3 /do/4"})
 	require.Equal(t, run.RunID+"/main#3.0", fx.held(t))
-	require.Equal(t, http.StatusAccepted, c.call(t, http.MethodPost, "/api/v1/agent/runs/"+run.RunID+"/cancel", object{"wait": 0}, nil))
-	require.Equal(t, agent.RunCancelled, c.comesTo(t, run.RunID, ends...).Type)
+	require.Equal(t, http.StatusAccepted, c.Call(t, http.MethodPost, "/api/v1/agent/runs/"+run.RunID+"/cancel", object{"wait": 0}, nil))
+	require.Equal(t, agent.RunCancelled, c.ComesTo(t, run.RunID, stacktest.Ends...).Type)
 	fx.abandoned(t)
 	fx.letGo()
 	asked := len(vendor.Calls())
 	require.Equal(t, 3, asked)
-	require.Equal(t, http.StatusAccepted, c.call(t, http.MethodPost, "/api/v1/agent/runs/"+run.RunID+"/resume", nil, nil))
-	reopened := c.comesTo(t, run.RunID, agent.RunReopened)
-	rest := numbered(t, c.stream(t, run.RunID, reopened.Sequence, "ledger"))
+	require.Equal(t, http.StatusAccepted, c.Call(t, http.MethodPost, "/api/v1/agent/runs/"+run.RunID+"/resume", nil, nil))
+	reopened := c.ComesTo(t, run.RunID, agent.RunReopened)
+	rest := stacktest.Numbered(t, c.Stream(t, run.RunID, reopened.Sequence, "ledger"))
 	completed := rest[len(rest)-1].Event
 	require.Equal(t, agent.RunCompleted, completed.Type, "%s", completed.Data)
 	require.Contains(t, string(completed.Data), "went through 4 turns")
@@ -237,38 +206,38 @@ func TestResumeOfACancelledLoop(t *testing.T) {
 	for turn := 1; turn <= 4; turn++ {
 		require.Equal(t, 1, fx.count(fmt.Sprintf("%s/main#%d.0", run.RunID, turn)), turn)
 	}
-	s.requireSound(t, c, run.RunID, 2)
+	s.RequireSound(t, c.Client, run.RunID, 2)
 }
 
 // A worker that stood still while its run was resumed, and finished by another worker, writes nothing when it goes on.
 func TestAFrozenWorkerOfAnEarlierEpoch(t *testing.T) {
 	t.Parallel()
 	s, fx := startServers(t, localConfig), startEffects(t)
-	frozen := s.startWorker(t)
+	frozen := s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	run := c.post(t, object{"input": "three", "plan": object{"nodes": []any{
+	run := c.Post(t, object{"input": "three", "plan": object{"nodes": []any{
 		fx.send("a", "/do/a"), fx.get("b", "/hold/b", "a"), fx.get("c", "/do/c", "b")}}})
 	require.Equal(t, run.RunID+"/b", fx.held(t))
-	frozen.freeze(t)
+	frozen.Freeze(t)
 	s.terminate(t, run.RunID)
-	lines, code := s.runledger(t, "recover")
+	lines, code := s.Runledger(t, "recover")
 	require.Zero(t, code)
 	require.Contains(t, lines[0], "resumed in epoch 2")
-	s.startWorker(t)
+	s.StartWorker(t)
 	require.Equal(t, run.RunID+"/b", fx.held(t), "the other worker does what was at work once more, under the same key")
 	fx.letGo()
-	require.Equal(t, agent.RunCompleted, c.comesTo(t, run.RunID, ends...).Type)
-	before := c.finished(t, run.RunID)
+	require.Equal(t, agent.RunCompleted, c.ComesTo(t, run.RunID, stacktest.Ends...).Type)
+	before := c.Finished(t, run.RunID)
 	var commands, now json.RawMessage
 	path := "/api/v1/agent/runs/" + run.RunID + "/commands"
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, path, nil, &commands))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, path, nil, &commands))
 
-	frozen.thaw(t)
-	frozen.line(t, "is in epoch 2, this execution is of epoch 1") // it has tried to commit
-	after := c.finished(t, run.RunID)
+	frozen.Thaw(t)
+	frozen.Line(t, "is in epoch 2, this execution is of epoch 1") // it has tried to commit
+	after := c.Finished(t, run.RunID)
 	require.Equal(t, before, after)
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, path, nil, &now))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, path, nil, &now))
 	require.JSONEq(t, string(commands), string(now))
 	require.Equal(t, 1, fx.count(run.RunID+"/a"))
-	s.requireSound(t, c, run.RunID, 2)
+	s.RequireSound(t, c.Client, run.RunID, 2)
 }

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"runledger/agent"
 	"runledger/devstack"
+	"runledger/internal/stacktest"
 )
 
 // localConfig is the offline model, and tools that may call this machine.
@@ -35,10 +37,10 @@ func TestDevFromNothing(t *testing.T) {
 	t.Parallel()
 	dir := devDir(t)
 	dev, c := startDev(t, dir)
-	ui := strings.Fields(dev.line(t, "Temporal UI"))[2]
-	res := c.send(t.Context(), t, http.MethodPost, "/api/v1/agent/run/stream", nil, object{"input": question})
-	frames := readStream(t, res)
-	ids := numbered(t, frames)
+	ui := strings.Fields(dev.Line(t, "Temporal UI"))[2]
+	res := c.Send(t.Context(), t, http.MethodPost, "/api/v1/agent/run/stream", nil, object{"input": question})
+	frames := stacktest.ReadStream(t, res)
+	ids := stacktest.Numbered(t, frames)
 	require.Equal(t, "1", ids[0].ID)
 
 	inOrder(t, names(frames), "run_started", "message_added", "plan_started", "plan_created", "step_started", "tool_invoked", "tool_completed",
@@ -48,7 +50,7 @@ func TestDevFromNothing(t *testing.T) {
 	require.Contains(t, last.Data, "391")
 
 	runID := ids[0].Event.RunID
-	again := numbered(t, c.stream(t, runID, 3, "run"))
+	again := stacktest.Numbered(t, c.Stream(t, runID, 3, "run"))
 	require.Len(t, again, len(ids)-3)
 	for i, f := range again {
 		require.Equal(t, ids[i+3].Bytes, f.Bytes)
@@ -61,9 +63,9 @@ func TestDevFromNothing(t *testing.T) {
 	require.Equal(t, http.StatusOK, page.StatusCode)
 
 	// A second start with the same data finds the run.
-	dev.stop(t)
+	dev.Stop(t)
 	_, c = startDev(t, dir)
-	later := numbered(t, c.stream(t, runID, 0, "run"))
+	later := stacktest.Numbered(t, c.Stream(t, runID, 0, "run"))
 	require.Equal(t, len(ids), len(later))
 	for i := range ids {
 		require.Equal(t, ids[i].Bytes, later[i].Bytes)
@@ -79,10 +81,18 @@ func devDir(t testing.TB) string {
 }
 
 // startDev starts dev as the README does, but for the port, and returns it with its client when it is up.
-func startDev(t testing.TB, dir string) (*process, *client) {
+func startDev(t testing.TB, dir string) (*stacktest.Process, *client) {
 	t.Helper()
-	dev := start(t, dir, nil, "dev", "--listen", "127.0.0.1:0")
-	return dev, &client{url: strings.Fields(dev.line(t, "  API "))[1]}
+	dev := stacktest.Start(t, dir, nil, "dev", "--listen", "127.0.0.1:0")
+	return dev, &client{&stacktest.Client{URL: strings.Fields(dev.Line(t, "  API "))[1]}}
+}
+
+func names(frames []stacktest.Frame) []string {
+	out := make([]string, len(frames))
+	for i, f := range frames {
+		out[i] = f.Name
+	}
+	return out
 }
 
 // inOrder checks that names holds want as a subsequence.
@@ -101,7 +111,7 @@ func inOrder(t testing.TB, names []string, want ...string) {
 func (c *client) singleCommandOrder(t testing.TB, runID string) {
 	t.Helper()
 	at := map[string]map[agent.EventType]int64{}
-	for _, f := range c.finished(t, runID) {
+	for _, f := range c.Finished(t, runID) {
 		e := f.Event
 		if e.NodeID == "" || e.NodeID == agent.PlanNodeID {
 			continue
@@ -122,20 +132,20 @@ func (c *client) singleCommandOrder(t testing.TB, runID string) {
 func TestWorkerKilled(t *testing.T) {
 	t.Parallel()
 	s, fx := startServers(t, localConfig), startEffects(t)
-	worker := s.startWorker(t)
+	worker := s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	run := c.post(t, object{"input": "five", "plan": object{"nodes": []any{
+	run := c.Post(t, object{"input": "five", "plan": object{"nodes": []any{
 		fx.get("n1", "/do/1"), fx.get("n2", "/do/2", "n1"), fx.get("n3", "/hold/3", "n2"), fx.get("n4", "/do/4", "n3"), fx.get("n5", "/do/5", "n4"),
 	}}})
 	require.Equal(t, run.RunID+"/n3", fx.held(t))
-	worker.kill(t)
+	worker.Kill(t)
 	fx.abandoned(t)
 	fx.letGo()
-	s.startWorker(t)
-	frames := c.finished(t, run.RunID)
+	s.StartWorker(t)
+	frames := c.Finished(t, run.RunID)
 	require.Equal(t, agent.RunCompleted, frames[len(frames)-1].Event.Type)
-	require.Equal(t, 1, count(frames, agent.PlanGenerated))
-	require.Equal(t, 6, count(frames, agent.NodeFinished)) // five, and the answer
+	require.Equal(t, 1, stacktest.Count(frames, agent.PlanGenerated))
+	require.Equal(t, 6, stacktest.Count(frames, agent.NodeFinished)) // five, and the answer
 	for _, node := range []string{"n1", "n2", "n3", "n4", "n5"} {
 		require.Equal(t, 1, fx.count(run.RunID+"/"+node), node)
 	}
@@ -145,24 +155,24 @@ func TestWorkerKilled(t *testing.T) {
 func TestAPIRestarted(t *testing.T) {
 	t.Parallel()
 	s, fx := startServers(t, localConfig), startEffects(t)
-	s.startWorker(t)
-	port := freePort(t)
+	s.StartWorker(t)
+	port := stacktest.FreePort(t)
 	api, c := s.startAPI(t, port)
-	run := c.post(t, object{"input": "two", "plan": object{"nodes": []any{fx.get("n1", "/do/1"), fx.get("n2", "/hold/2", "n1")}}})
+	run := c.Post(t, object{"input": "two", "plan": object{"nodes": []any{fx.get("n1", "/do/1"), fx.get("n2", "/hold/2", "n1")}}})
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stacktest.Patience)
 	defer cancel()
-	followed := make(chan []frame, 1)
+	followed := make(chan []stacktest.Frame, 1)
 	seen := make(chan struct{}, 1024)
 	go func() { followed <- c.follow(ctx, run.RunID, seen) }()
 	<-seen // the client has the beginning
 	fx.held(t)
-	api.kill(t)
+	api.Kill(t)
 	fx.letGo()
 	s.startAPI(t, port)
 
 	frames := <-followed
-	whole := numbered(t, c.stream(t, run.RunID, 0, "run"))
+	whole := stacktest.Numbered(t, c.Stream(t, run.RunID, 0, "run"))
 	require.Equal(t, len(whole), len(frames))
 	for i := range whole {
 		require.Equal(t, whole[i].Bytes, frames[i].Bytes)
@@ -173,13 +183,13 @@ func TestAPIRestarted(t *testing.T) {
 func TestTemporalDown(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, localConfig)
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	require.NoError(t, s.temporal.Stop(t.Context()))
-	run := c.post(t, object{"input": question})
+	require.NoError(t, s.Temporal.Stop(t.Context()))
+	run := c.Post(t, object{"input": question})
 	require.Equal(t, agent.Queued, run.Status)
-	s.startTemporal(t)
-	frames := c.finished(t, run.RunID)
+	s.StartTemporal(t)
+	frames := c.Finished(t, run.RunID)
 	require.Equal(t, agent.RunCompleted, frames[len(frames)-1].Event.Type)
 }
 
@@ -187,20 +197,20 @@ func TestTemporalDown(t *testing.T) {
 func TestFiftyRuns(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, localConfig)
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
 	var runs []agent.Run
 	for i := range 50 {
-		runs = append(runs, c.post(t, object{"input": fmt.Sprintf("What is %d * 3, and what time is it?", i)}))
+		runs = append(runs, c.Post(t, object{"input": fmt.Sprintf("What is %d * 3, and what time is it?", i)}))
 	}
 	for i, run := range runs {
-		frames := c.finished(t, run.RunID)
+		frames := c.Finished(t, run.RunID)
 		require.Equal(t, "1", frames[0].ID)
 		last := frames[len(frames)-1]
 		require.Equal(t, agent.RunCompleted, last.Event.Type, last.Data)
 		require.Contains(t, last.Data, fmt.Sprint(3*i))
 		var status agent.ExecutionStatus
-		require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/conversations/"+run.ConversationID+"/execution-status", nil, &status))
+		require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/conversations/"+run.ConversationID+"/execution-status", nil, &status))
 		require.False(t, status.IsRunning)
 		require.Equal(t, last.Event.Sequence, status.LastSequence)
 	}
@@ -210,10 +220,10 @@ func TestFiftyRuns(t *testing.T) {
 func TestReplayContext(t *testing.T) {
 	t.Parallel()
 	s, fx := startServers(t, localConfig), startEffects(t)
-	s.startWorker(t)
+	s.StartWorker(t)
 	_, c := s.startAPI(t, 0)
-	run := c.post(t, object{"input": "x", "plan": object{"nodes": []any{fx.get("a", "/do/1"), fx.get("b", "/do/2", "a")}}})
-	c.finished(t, run.RunID)
+	run := c.Post(t, object{"input": "x", "plan": object{"nodes": []any{fx.get("a", "/do/1"), fx.get("b", "/do/2", "a")}}})
+	c.Finished(t, run.RunID)
 	var rc struct {
 		TaskGraph           agent.Plan                 `json:"task_graph"`
 		CompletedNodeIDs    []string                   `json:"completed_node_ids"`
@@ -221,7 +231,7 @@ func TestReplayContext(t *testing.T) {
 		CommandResults      map[string]json.RawMessage `json:"command_results"`
 		CursorNode          string                     `json:"cursor_node"`
 	}
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/replay-context", nil, &rc))
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/replay-context", nil, &rc))
 	require.Equal(t, []string{"a", "b", "answer"}, rc.CompletedNodeIDs)
 	require.Equal(t, []string{"a", "b", "answer"}, rc.CompletedCommandIDs)
 	require.Equal(t, "answer", rc.CursorNode)
@@ -230,7 +240,7 @@ func TestReplayContext(t *testing.T) {
 }
 
 // follow reads a run's stream to its end over as many connections as it takes, as an EventSource does.
-func (c *client) follow(ctx context.Context, runID string, seen chan<- struct{}) (frames []frame) {
+func (c *client) follow(ctx context.Context, runID string, seen chan<- struct{}) (frames []stacktest.Frame) {
 	for ctx.Err() == nil {
 		if c.followOnce(ctx, runID, &frames, seen) {
 			return frames
@@ -243,21 +253,52 @@ func (c *client) follow(ctx context.Context, runID string, seen chan<- struct{})
 	return frames
 }
 
+// followOnce reads one connection from where frames end and reports whether the server said that nothing more follows.
+func (c *client) followOnce(ctx context.Context, runID string, frames *[]stacktest.Frame, seen chan<- struct{}) (over bool) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+"/api/v1/agent/runs/"+runID+"/events", nil)
+	if err != nil {
+		return true
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	if n := len(*frames); n > 0 {
+		req.Header.Set("Last-Event-Id", (*frames)[n-1].ID)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		return res.StatusCode == http.StatusNoContent
+	}
+	in := bufio.NewReader(res.Body)
+	for {
+		f, err := stacktest.ReadFrame(in)
+		if err != nil {
+			return false
+		}
+		if f.ID != "" {
+			*frames = append(*frames, f)
+			seen <- struct{}{}
+		}
+	}
+}
+
 // TestDevGoesOn stops dev in the middle of a run, as Ctrl-C does, and starts it again.
 func TestDevGoesOn(t *testing.T) {
 	t.Parallel()
 	dir, fx := devDir(t), startEffects(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "runledger.yaml"), []byte(localConfig), 0o600))
 	dev, c := startDev(t, dir)
-	run := c.post(t, object{"input": "two", "plan": object{"nodes": []any{fx.get("n1", "/do/1"), fx.get("n2", "/hold/2", "n1")}}})
+	run := c.Post(t, object{"input": "two", "plan": object{"nodes": []any{fx.get("n1", "/do/1"), fx.get("n2", "/hold/2", "n1")}}})
 	require.Equal(t, run.RunID+"/n2", fx.held(t))
-	dev.stop(t)
+	dev.Stop(t)
 	fx.abandoned(t)
 	fx.letGo()
 	_, c = startDev(t, dir)
-	frames := c.finished(t, run.RunID)
+	frames := c.Finished(t, run.RunID)
 	require.Equal(t, agent.RunCompleted, frames[len(frames)-1].Event.Type)
-	require.Equal(t, 1, count(frames, agent.PlanGenerated))
+	require.Equal(t, 1, stacktest.Count(frames, agent.PlanGenerated))
 	require.Equal(t, 1, fx.count(run.RunID+"/n1"))
 	require.Equal(t, 1, fx.count(run.RunID+"/n2"))
 }

@@ -1,4 +1,4 @@
-package e2e_test
+package faults_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
+	"runledger/internal/stacktest"
 )
 
 // interruption is what comes between the commands of a segment, whose first, middle or last one is held in the middle of its effect.
@@ -39,30 +40,37 @@ var interruptions = []interruption{
 
 func cancelRun(t testing.TB, l *lab, c cell) {
 	t.Helper()
-	_, status := l.control(t, c.run.RunID, "cancel", object{"reason": "enough"})
+	_, status := l.control(t, c, "cancel", object{"reason": "enough"})
 	require.Less(t, status, http.StatusBadRequest)
-	l.comesTo(t, c.run.RunID, agent.RunCancelled) // which does not wait for an effect
+	l.ComesTo(t, c.run.RunID, agent.RunCancelled) // which does not wait for an effect
 }
 
 func pauseRun(t testing.TB, l *lab, c cell) {
 	t.Helper()
-	paused, _ := l.control(t, c.run.RunID, "pause", object{"reason": "look at it"})
+	paused, _ := l.control(t, c, "pause", object{"reason": "look at it"})
 	require.Equal(t, agent.Paused, paused.Status)
 }
 
 func unpauseRun(t testing.TB, l *lab, c cell) {
 	t.Helper()
-	require.Eventually(t, func() bool { return l.command(t, c.run.RunID, c.commandID()).State == agent.Committed }, patience, frequency)
+	require.Eventually(t, func() bool { return l.command(t, c.run.RunID, c.commandID()).State == agent.Committed }, stacktest.Patience, stacktest.Frequency)
 	l.noneAfter(t, c)
-	_, status := l.control(t, c.run.RunID, "unpause", nil)
+	_, status := l.control(t, c, "unpause", nil)
 	require.Less(t, status, http.StatusBadRequest)
 }
 
 func resolveDoubt(t testing.TB, l *lab, c cell) {
 	t.Helper()
-	l.becomes(t, c.run.RunID, agent.InDoubt)
+	l.Becomes(t, c.run.RunID, agent.InDoubt)
 	l.noneAfter(t, c)
 	l.resolve(t, c)
+}
+
+// control asks for something to be done with a cell's run.
+func (l *lab) control(t testing.TB, c cell, what string, body object) (run agent.Run, status int) {
+	t.Helper()
+	status = l.Call(t, http.MethodPost, "/api/v1/agent/runs/"+c.run.RunID+"/"+what, body, &run)
+	return run, status
 }
 
 // noneAfter requires that nothing after the command that is held has begun.
@@ -70,7 +78,7 @@ func (l *lab) noneAfter(t testing.TB, c cell) {
 	t.Helper()
 	for _, id := range c.commands()[slices.Index(places, c.place)+1:] {
 		require.Zero(t, l.effects(t, c, id), id)
-		status := l.call(t, http.MethodGet, "/api/v1/agent/runs/"+c.run.RunID+"/commands/"+id, nil, nil)
+		status := l.Call(t, http.MethodGet, "/api/v1/agent/runs/"+c.run.RunID+"/commands/"+id, nil, nil)
 		require.Equal(t, http.StatusNotFound, status, "nothing is on record of %s", id)
 	}
 }
@@ -116,8 +124,8 @@ func interruptSegments(t *testing.T, databaseURL string) (lines []string) {
 
 func (l *lab) requireInterrupted(t *testing.T, of interruption, c cell) {
 	runID := c.run.RunID
-	require.Equal(t, of.ends, l.comesTo(t, runID, ends...).Type, "run %s", runID)
-	frames := l.finished(t, runID)
+	require.Equal(t, of.ends, l.ComesTo(t, runID, stacktest.Ends...).Type, "run %s", runID)
+	frames := l.Finished(t, runID)
 	require.Equal(t, 1, countEnds(frames))
 	for i, id := range c.commands() {
 		switch at := slices.Index(places, c.place); {
@@ -145,8 +153,8 @@ func (l *lab) requireInterrupted(t *testing.T, of interruption, c cell) {
 		default:
 		}
 	}
-	l.verifies(t, runID)
+	l.Verifies(t, runID)
 	if c.place == middle {
-		l.requireSound(t, l.client, runID, 1)
+		l.RequireSound(t, l.Client, runID, 1)
 	}
 }

@@ -1,4 +1,4 @@
-package e2e_test
+package streams_test
 
 import (
 	"context"
@@ -10,7 +10,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	follow "runledger/client"
+	"runledger/internal/stacktest"
 )
+
+// config is the offline model, and a tool.
+const config = `
+models:
+  default: {provider: scripted}
+agents:
+  default: {mode: plan, tools: [calculator]}
+`
 
 // device is one that shows a conversation.
 type device struct {
@@ -49,23 +58,23 @@ func (d *device) show(ctx context.Context, url, conversationID string, arriving 
 // has every number once and in order, and the text that is on record, which is too long for its event.
 func TestClientsComeBack(t *testing.T) {
 	t.Parallel()
-	s := startServers(t, localConfig)
-	s.startWorker(t)
-	port := freePort(t)
-	api, c := s.startAPI(t, port)
+	s := stacktest.StartServers(t, config)
+	s.StartWorker(t)
+	port := stacktest.FreePort(t)
+	api, c := s.StartAPI(t, port)
 	words := strings.Repeat("three-hundred-and-ninety-one ", 250)
-	run := c.post(t, object{"input": "[[say " + words + "]]", "plan": object{"nodes": []any{
+	run := c.Post(t, object{"input": "[[say " + words + "]]", "plan": object{"nodes": []any{
 		object{"id": "calculate", "kind": "tool", "tool": "calculator", "args": object{"expression": "17 * 23"}},
 		object{"id": "say", "kind": "llm", "prompt": "Say it", "depends_on": []string{"calculate"}},
 	}}})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stacktest.Patience)
 	defer cancel()
 	pieces := make(chan struct{}, 100_000)
 	done := make(chan *device, 2)
 	for range 2 {
 		d := new(device)
 		go func() {
-			d.show(ctx, c.url, run.ConversationID, func(follow.Output) { pieces <- struct{}{} })
+			d.show(ctx, c.URL, run.ConversationID, func(follow.Output) { pieces <- struct{}{} })
 			done <- d
 		}()
 	}
@@ -76,15 +85,15 @@ func TestClientsComeBack(t *testing.T) {
 			require.Fail(t, "no answer arrives")
 		}
 	}
-	api.kill(t)
-	s.startAPI(t, port)
+	api.Kill(t)
+	s.StartAPI(t, port)
 
 	first, second := <-done, <-done
 	var late device // one that comes after the end
-	late.show(ctx, c.url, run.ConversationID, func(follow.Output) {})
+	late.show(ctx, c.URL, run.ConversationID, func(follow.Output) {})
 	var result struct{ Result struct{ Text string } }
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/commands/say", nil, &result))
-	frames := c.finished(t, run.RunID)
+	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/commands/say", nil, &result))
+	frames := c.Finished(t, run.RunID)
 	for _, d := range []*device{first, second, &late} {
 		require.NoError(t, d.err)
 		require.Len(t, d.numbers, len(frames))

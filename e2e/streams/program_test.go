@@ -1,4 +1,4 @@
-package e2e_test
+package streams_test
 
 import (
 	"bufio"
@@ -16,6 +16,7 @@ import (
 
 	"runledger/agent"
 	"runledger/internal/pgtest"
+	"runledger/internal/stacktest"
 	"runledger/ledger"
 )
 
@@ -23,24 +24,24 @@ import (
 // needs neither a worker nor Temporal.
 func TestStreamsOfTheProgram(t *testing.T) {
 	t.Parallel()
-	s := &servers{databaseURL: pgtest.Database(t), dir: t.TempDir()}
-	s.env = []string{"DATABASE_URL=" + s.databaseURL}
-	require.NoError(t, os.WriteFile(filepath.Join(s.dir, "runledger.yaml"), []byte("api: {cors_origins: ['https://app.example.org'], max_streams: 2}\n"), 0o600))
-	store, err := ledger.Open(t.Context(), s.databaseURL, ledger.Options{})
+	s := &stacktest.Servers{DatabaseURL: pgtest.Database(t), Dir: t.TempDir()}
+	s.Env = []string{"DATABASE_URL=" + s.DatabaseURL}
+	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "runledger.yaml"), []byte("api: {cors_origins: ['https://app.example.org'], max_streams: 2}\n"), 0o600))
+	store, err := ledger.Open(t.Context(), s.DatabaseURL, ledger.Options{})
 	require.NoError(t, err)
 	t.Cleanup(store.Close)
 	require.NoError(t, store.PublishTools(t.Context(), "default", []agent.ToolRef{{Name: "calculator", InputSchema: json.RawMessage(`{"type":"object"}`), Effect: agent.Deterministic}}))
-	p, c := s.startAPI(t, 0)
-	run := c.post(t, object{"input": "x"})
+	p, c := s.StartAPI(t, 0)
+	run := c.Post(t, object{"input": "x"})
 
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	client := &http.Client{Transport: &http.Transport{Protocols: protocols}}
 	t.Cleanup(client.CloseIdleConnections)
 	ask := func(method string, header http.Header) *http.Response {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), stacktest.Patience)
 		t.Cleanup(cancel)
-		r, err := http.NewRequestWithContext(ctx, method, c.url+"/api/v1/agent/runs/"+run.RunID+"/events", nil)
+		r, err := http.NewRequestWithContext(ctx, method, c.URL+"/api/v1/agent/runs/"+run.RunID+"/events", nil)
 		require.NoError(t, err)
 		r.Header = header
 		r.Header.Set("Origin", "https://app.example.org")
@@ -56,7 +57,7 @@ func TestStreamsOfTheProgram(t *testing.T) {
 	for range 2 {
 		in := bufio.NewReader(ask(http.MethodGet, http.Header{"Accept": {"text/event-stream"}}).Body)
 		for range 2 {
-			_, err := readFrame(in)
+			_, err := stacktest.ReadFrame(in)
 			require.NoError(t, err)
 		}
 		streams = append(streams, in)
@@ -65,7 +66,7 @@ func TestStreamsOfTheProgram(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, res.StatusCode)
 	require.NotEmpty(t, res.Header.Get("Retry-After"))
 
-	p.end(t, syscall.SIGTERM)
+	p.End(t, syscall.SIGTERM)
 	for _, in := range streams {
 		rest, err := io.ReadAll(in)
 		require.NoError(t, err, "a stream ends with the program, and not in the middle")

@@ -1,4 +1,4 @@
-package e2e_test
+package streams_test
 
 import (
 	"context"
@@ -24,9 +24,12 @@ import (
 
 	"runledger/agent"
 	follow "runledger/client"
+	"runledger/internal/stacktest"
 	"runledger/model"
 	"runledger/model/modeltest"
 )
+
+type object = stacktest.Object
 
 var chaosSeed = flag.Uint64("chaos-seed", 1, "decides what happens to the connections of TestStreamsInChaos, and which API is killed when")
 
@@ -293,23 +296,23 @@ func (c *streamCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 // beginning of what was being said.
 func TestStreamsInChaos(t *testing.T) {
 	t.Parallel()
-	modules := npmPackages(t, "eventsource-"+eventsourceVersion, "eventsource@"+eventsourceVersion)
+	modules := stacktest.NpmPackages(t, "eventsource-"+eventsourceVersion, "eventsource@"+eventsourceVersion)
 	t.Logf("-chaos-seed %d", *chaosSeed)
-	told := &teller{begin: make(chan struct{}), end: make(chan struct{}), attempts: map[string]int{}}
-	s := startServers(t, fmt.Sprintf(`
+	speaker := &teller{begin: make(chan struct{}), end: make(chan struct{}), attempts: map[string]int{}}
+	s := stacktest.StartServers(t, fmt.Sprintf(`
 models:
   default: {provider: openai, model: test, base_url: %q}
 agents:
   default: {mode: plan, tools: [calculator]}
-`, modeltest.NewServer(t, told).URL))
-	s.startWorker(t)
+`, modeltest.NewServer(t, speaker).URL))
+	s.StartWorker(t)
 	var ports [2]int
-	var apis [2]*process
-	var c *client
+	var apis [2]*stacktest.Process
+	var c *stacktest.Client
 	var backends []string
 	for i := range apis {
-		ports[i] = freePort(t)
-		apis[i], c = s.startAPI(t, ports[i])
+		ports[i] = stacktest.FreePort(t)
+		apis[i], c = s.StartAPI(t, ports[i])
 		backends = append(backends, net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[i])))
 	}
 	// An EventSource does not mind silence. A client of ours is left in a dead connection until it does.
@@ -317,19 +320,19 @@ agents:
 
 	var runs []agent.Run
 	for i := range chaosRuns {
-		runs = append(runs, c.post(t, object{"input": "tales", "plan": object{"nodes": []any{
+		runs = append(runs, c.Post(t, object{"input": "tales", "plan": object{"nodes": []any{
 			calculation("start", ""), say(i, "a", "start"), calculation("then", "a"), say(i, "b", "then"), calculation("last", "b"), say(i, "c", "last"),
 		}}}))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*stacktest.Patience)
 	defer cancel()
 	fromGo, begun, ended := startGoFollowers(ctx, forGo.url(), runs)
 	results := filepath.Join(t.TempDir(), "results.json")
-	node := startProgram(t, "node", t.TempDir(), []string{"MODULES=" + modules, "ASSIGNMENT=" + npmAssignment(t, forNpm.url(), runs), "RESULTS=" + results},
+	node := stacktest.StartProgram(t, "node", t.TempDir(), []string{"MODULES=" + modules, "ASSIGNMENT=" + npmAssignment(t, forNpm.url(), runs), "RESULTS=" + results},
 		absolute(t, "testdata", "eventsource", "follow.mjs"))
 	wait(ctx, t, begun, "the clients see nothing")
-	node.line(t, "half of them follow")
-	close(told.begin)
+	node.Line(t, "half of them follow")
+	close(speaker.begin)
 
 	r := rand.New(rand.NewPCG(*chaosSeed, 0))
 	for n := range chaosKills {
@@ -346,18 +349,18 @@ agents:
 		}
 		t.Logf("APIs %v: %v", victims, how)
 		for _, i := range victims {
-			apis[i].end(t, how)
+			apis[i].End(t, how)
 		}
 		for _, i := range victims {
-			apis[i], _ = s.startAPI(t, ports[i])
+			apis[i], _ = s.StartAPI(t, ports[i])
 		}
 	}
-	close(told.end)
+	close(speaker.end)
 	close(forGo.calm)
 	close(forNpm.calm)
 	wait(ctx, t, ended, "not all clients of package client come to an end")
-	wait(ctx, t, node.done, "not all clients of eventsource come to an end")
-	require.Zero(t, node.cmd.ProcessState.ExitCode(), "what it says stands above")
+	wait(ctx, t, node.Done, "not all clients of eventsource come to an end")
+	require.Zero(t, node.Cmd.ProcessState.ExitCode(), "what it says stands above")
 	raw, err := os.ReadFile(results)
 	require.NoError(t, err)
 	var fromNpm []*follower
@@ -367,8 +370,8 @@ agents:
 	last := make([]int64, len(runs))
 	texts := make([]map[string]followedText, len(runs))
 	for i, run := range runs {
-		frames := c.finished(t, run.RunID)
-		last[i], texts[i] = frames[len(frames)-1].Event.Sequence, c.told(t, i, run, frames)
+		frames := c.Finished(t, run.RunID)
+		last[i], texts[i] = frames[len(frames)-1].Event.Sequence, told(t, c, i, run, frames)
 	}
 	for i, f := range fromGo {
 		f.check(t, fmt.Sprintf("client %d", i), last[f.index], texts[f.index])
@@ -494,7 +497,7 @@ func npmAssignment(t testing.TB, address string, runs []agent.Run) string {
 }
 
 // told reads the texts on record of a run, by command. A model whose call took too long on a busy machine was asked once more.
-func (c *client) told(t testing.TB, index int, run agent.Run, frames []frame) map[string]followedText {
+func told(t testing.TB, c *stacktest.Client, index int, run agent.Run, frames []stacktest.Frame) map[string]followedText {
 	t.Helper()
 	texts := map[string]followedText{}
 	for _, f := range frames {
@@ -503,7 +506,7 @@ func (c *client) told(t testing.TB, index int, run agent.Run, frames []frame) ma
 			continue
 		}
 		var command struct{ Result struct{ Text string } }
-		require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/commands/"+url.PathEscape(e.CommandID), nil, &command))
+		require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, "/api/v1/agent/runs/"+run.RunID+"/commands/"+url.PathEscape(e.CommandID), nil, &command))
 		require.Equal(t, tale(index, e.NodeID, e.Attempt), command.Result.Text)
 		texts[e.CommandID] = followedText{Attempt: e.Attempt, Text: command.Result.Text, State: "committed"}
 		if breaks(index, e.NodeID) {

@@ -1,4 +1,4 @@
-package e2e_test
+package streams_test
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -22,12 +23,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
+	"runledger/internal/stacktest"
 	"runledger/model"
 	"runledger/model/modeltest"
 )
 
 // playwrightVersion pins what drives the browser: the last one that runs on Node 18.
 const playwrightVersion = "1.56.1"
+
+// userToken is what the page brings.
+const userToken = "s3cret-user-of-team-a"
 
 // halting is a model that stops in the middle of an answer to whoever asks it to halt, until it is let go on.
 type halting struct{ release chan struct{} }
@@ -56,9 +61,9 @@ func TestBrowser(t *testing.T) {
 	t.Parallel()
 	chromium := browser(t)
 	compiler := typescriptVersion(t)
-	modules := npmPackages(t, "browser-"+playwrightVersion+"-"+compiler, "playwright-core@"+playwrightVersion, "typescript@"+compiler)
+	modules := stacktest.NpmPackages(t, "browser-"+playwrightVersion+"-"+compiler, "playwright-core@"+playwrightVersion, "typescript@"+compiler)
 	dist := t.TempDir()
-	sources, err := filepath.Abs(filepath.Join("..", "clients", "typescript"))
+	sources, err := filepath.Abs(filepath.Join("..", "..", "clients", "typescript"))
 	require.NoError(t, err)
 	out, err := exec.CommandContext(t.Context(), filepath.Join(modules, "node_modules", ".bin", "tsc"), "-p", sources, "--outDir", dist).CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -70,7 +75,7 @@ func TestBrowser(t *testing.T) {
 	t.Cleanup(stranger.Close)
 	held := halting{make(chan struct{})}
 	sum := sha256.Sum256([]byte(userToken))
-	s := startServers(t, fmt.Sprintf(`
+	s := stacktest.StartServers(t, fmt.Sprintf(`
 models:
   default: {provider: openai, model: test, base_url: %q}
 agents:
@@ -79,12 +84,18 @@ auth:
   tokens: [{token_sha256: %s, owner: team-a, role: user}]
 api: {cors_origins: [%q]}
 `, modeltest.NewServer(t, held).URL, hex.EncodeToString(sum[:]), friend.URL))
-	s.startWorker(t)
-	_, c := s.startAPI(t, 0)
+	s.StartWorker(t)
+	_, c := s.StartAPI(t, 0)
 	post := func(wait int, nodes string) (run agent.Run) {
-		status, answer := c.as(t, userToken, http.MethodPost, "/api/v1/agent/run", fmt.Sprintf(`{"input": "17 * 23?", "wait": %d, "plan": {"nodes": [%s]}}`, wait, nodes))
-		require.Contains(t, []int{http.StatusOK, http.StatusAccepted}, status, answer)
-		require.NoError(t, json.Unmarshal([]byte(answer), &run))
+		ctx, cancel := context.WithTimeout(t.Context(), stacktest.Patience)
+		defer cancel()
+		res := c.Send(ctx, t, http.MethodPost, "/api/v1/agent/run", http.Header{"Authorization": {"Bearer " + userToken}},
+			fmt.Sprintf(`{"input": "17 * 23?", "wait": %d, "plan": {"nodes": [%s]}}`, wait, nodes))
+		defer func() { _ = res.Body.Close() }()
+		answer, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		require.Contains(t, []int{http.StatusOK, http.StatusAccepted}, res.StatusCode, "%s", answer)
+		require.NoError(t, json.Unmarshal(answer, &run))
 		return run
 	}
 	calculate := `{"id": "calculate", "kind": "tool", "tool": "calculator", "args": {"expression": "17 * 23"}}`
@@ -93,16 +104,16 @@ api: {cors_origins: [%q]}
 	b := post(60, calculate)
 	require.Equal(t, agent.Completed, b.Status)
 
-	page := httptest.NewServer(pages(t, c.url, dist, held.release))
+	page := httptest.NewServer(pages(t, c.URL, dist, held.release))
 	t.Cleanup(page.Close)
 	drive, err := filepath.Abs(filepath.Join("testdata", "browser", "drive.mjs"))
 	require.NoError(t, err)
-	p := startProgram(t, "node", t.TempDir(), []string{"MODULES=" + modules, "CHROMIUM=" + chromium, "PAGE=" + page.URL, "TOKEN=" + userToken,
-		"A=" + a.ConversationID, "B=" + b.ConversationID, "RUN=" + a.RunID, "API=" + c.url, "FRIEND=" + friend.URL, "STRANGER=" + stranger.URL}, drive)
+	p := stacktest.StartProgram(t, "node", t.TempDir(), []string{"MODULES=" + modules, "CHROMIUM=" + chromium, "PAGE=" + page.URL, "TOKEN=" + userToken,
+		"A=" + a.ConversationID, "B=" + b.ConversationID, "RUN=" + a.RunID, "API=" + c.URL, "FRIEND=" + friend.URL, "STRANGER=" + stranger.URL}, drive)
 	select {
-	case <-p.done:
-		require.Zero(t, p.cmd.ProcessState.ExitCode(), "what the browser showed stands above")
-	case <-time.After(3 * patience):
+	case <-p.Done:
+		require.Zero(t, p.Cmd.ProcessState.ExitCode(), "what the browser showed stands above")
+	case <-time.After(3 * stacktest.Patience):
 		require.Fail(t, "the browser does not come to an end")
 	}
 }
@@ -127,7 +138,7 @@ func pages(t testing.TB, apiURL, dist string, release chan struct{}) http.Handle
 		}
 		select {
 		case <-closed.(chan struct{}):
-		case <-time.After(patience / 3):
+		case <-time.After(stacktest.Patience / 3):
 			http.Error(w, "a stream of it is still open", http.StatusConflict)
 		}
 	})
@@ -159,7 +170,7 @@ func browser(t testing.TB) string {
 // typescriptVersion is the one that the client is built with.
 func typescriptVersion(t testing.TB) string {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join("..", "clients", "typescript", "package.json"))
+	raw, err := os.ReadFile(filepath.Join("..", "..", "clients", "typescript", "package.json"))
 	require.NoError(t, err)
 	var manifest struct {
 		DevDependencies map[string]string `json:"devDependencies"`

@@ -1,7 +1,6 @@
-package e2e_test
+package faults_test
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -9,9 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,7 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
+	"runledger/internal/stacktest"
 )
+
+type object = stacktest.Object
 
 // faultConfig is that of the API; the worker brings its own tools.
 const faultConfig = `
@@ -198,11 +198,11 @@ func cellsOfMatrix() (cells []cell) {
 
 // lab is a stack with one run for every class and boundary.
 type lab struct {
-	*servers
-	*client
+	*stacktest.Servers
+	*stacktest.Client
 	holds  *holds
 	proxy  *proxy
-	worker *process
+	worker *stacktest.Process
 	// workerEnv is that of the workers, which see the database by way of the proxy only.
 	workerEnv []string
 	cells     []cell
@@ -211,20 +211,20 @@ type lab struct {
 // startLab brings the run of every cell to its boundary and holds it there. Timeouts are the classes', for those that have one.
 func startLab(t testing.TB, databaseURL string, cells []cell, timeouts map[class]string) *lab {
 	t.Helper()
-	l := &lab{servers: startServersOn(t, databaseURL, faultConfig), holds: startHolds(t)}
+	l := &lab{Servers: stacktest.StartServersOn(t, databaseURL, faultConfig), holds: startHolds(t)}
 	l.sql(t, `CREATE TABLE fault_effects (key text)`)
 	var proxied string
 	l.proxy, proxied = startProxy(t, databaseURL)
-	l.env = append(l.env, "FAULTS_URL="+l.holds.URL)
-	l.workerEnv = append(slices.Clone(l.env), "DATABASE_URL="+proxied)
+	l.Env = append(l.Env, "FAULTS_URL="+l.holds.URL)
+	l.workerEnv = append(slices.Clone(l.Env), "DATABASE_URL="+proxied)
 	l.worker = l.startFaultWorker(t)
-	_, l.client = l.startAPI(t, 0)
+	_, l.Client = l.StartAPI(t, 0)
 	t.Cleanup(l.letGo) // before the worker is stopped, which would wait
 	for _, c := range cells {
-		c.run = l.post(t, object{"input": "one effect", "plan": c.plan(timeouts[c.class])})
+		c.run = l.Post(t, object{"input": "one effect", "plan": c.plan(timeouts[c.class])})
 		l.cells = append(l.cells, c)
 	}
-	deadline := time.After(patience)
+	deadline := time.After(stacktest.Patience)
 	for n := range l.cells {
 		select {
 		case <-l.holds.reached:
@@ -235,9 +235,9 @@ func startLab(t testing.TB, databaseURL string, cells []cell, timeouts map[class
 	return l
 }
 
-func (l *lab) startFaultWorker(t testing.TB) *process {
+func (l *lab) startFaultWorker(t testing.TB) *stacktest.Process {
 	t.Helper()
-	return startProgram(t, faultWorker, l.dir, l.workerEnv)
+	return stacktest.StartProgram(t, stacktest.Program(t, "faultworker"), l.Dir, l.workerEnv)
 }
 
 // letGo lets everything go on that is held.
@@ -254,22 +254,10 @@ func closeOnce(c chan struct{}) {
 	}
 }
 
-// freeze stops a process where it stands; thaw lets it go on.
-func (p *process) freeze(t testing.TB) {
-	t.Helper()
-	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
-	t.Cleanup(func() { _ = p.cmd.Process.Signal(syscall.SIGCONT) })
-}
-
-func (p *process) thaw(t testing.TB) {
-	t.Helper()
-	require.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))
-}
-
 // sql executes a statement and gives the one number it returns, if any.
 func (l *lab) sql(t testing.TB, statement string, args ...any) (n int) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), l.databaseURL)
+	conn, err := pgx.Connect(t.Context(), l.DatabaseURL)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	rows, err := conn.Query(t.Context(), statement, args...)
@@ -297,66 +285,11 @@ func (l *lab) effects(t testing.TB, c cell, commandID string) int {
 	return l.holds.count(key)
 }
 
-// comesTo follows a run until it has an event of one of the types, over as many connections as it takes, and returns it.
-func (c *client) comesTo(t testing.TB, runID string, types ...agent.EventType) agent.Event {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	again := time.NewTicker(200 * time.Millisecond)
-	defer again.Stop()
-	var after int64
-	for {
-		if e := c.next(ctx, runID, &after, types); e != nil {
-			return *e
-		}
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			t.Fatalf("run %s does not come to %v; its last event is number %d", runID, types, after)
-		}
-	}
-}
-
-// next reads one connection's events after a number up to one of the types, nil when it ends before.
-func (c *client) next(ctx context.Context, runID string, after *int64, types []agent.EventType) *agent.Event {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+"/api/v1/agent/runs/"+runID+"/events?profile=ledger", nil)
-	if err != nil {
-		return nil
-	}
-	req.Header.Set("Accept", "text/event-stream")
-	if *after > 0 {
-		req.Header.Set("Last-Event-Id", strconv.FormatInt(*after, 10))
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil
-	}
-	defer func() { _ = res.Body.Close() }()
-	if res.StatusCode != http.StatusOK {
-		return nil
-	}
-	for in := bufio.NewReader(res.Body); ; {
-		f, err := readFrame(in)
-		if err != nil {
-			return nil
-		}
-		if f.ID != "" {
-			*after = f.Event.Sequence
-		}
-		if slices.Contains(types, f.Event.Type) {
-			return &f.Event
-		}
-	}
-}
-
-// ends are the terminal events.
-var ends = []agent.EventType{agent.RunCompleted, agent.RunFailed, agent.RunCancelled}
-
 // settle waits until every run has ended, or is in doubt, and returns those that are in doubt.
 func (l *lab) settle(t testing.TB) (inDoubt []cell) {
 	t.Helper()
 	for _, c := range l.cells {
-		if l.comesTo(t, c.run.RunID, append(slices.Clone(ends), agent.CommandDoubtType)...).Type == agent.CommandDoubtType {
+		if l.ComesTo(t, c.run.RunID, append(slices.Clone(stacktest.Ends), agent.CommandDoubtType)...).Type == agent.CommandDoubtType {
 			inDoubt = append(inDoubt, c)
 		}
 	}
@@ -371,21 +304,21 @@ func (l *lab) resolve(t testing.TB, c cell) {
 		answer = object{"outcome": "committed", "result": object{"done": true}, "by": "operator"}
 	}
 	path := "/api/v1/agent/runs/" + c.run.RunID + "/commands/" + c.commandID() + "/resolve"
-	require.Equal(t, http.StatusOK, l.call(t, http.MethodPost, path, answer, nil))
+	require.Equal(t, http.StatusOK, l.Call(t, http.MethodPost, path, answer, nil))
 }
 
 // observe checks what holds for every run, and tells what became of a cell's command.
 func (l *lab) observe(t testing.TB, c cell) outcome {
 	t.Helper()
 	runID := c.run.RunID
-	require.Equal(t, agent.RunCompleted, l.comesTo(t, runID, ends...).Type, "run %s", runID)
-	frames := l.finished(t, runID)
+	require.Equal(t, agent.RunCompleted, l.ComesTo(t, runID, stacktest.Ends...).Type, "run %s", runID)
+	frames := l.Finished(t, runID)
 	require.Equal(t, "1", frames[0].ID)
 	commands := c.commands()
-	require.Equal(t, len(commands)+1, count(frames, agent.CommandCommitted)) // the effects, and the answer
-	require.Equal(t, len(commands)+1, count(frames, agent.NodeFinished))
+	require.Equal(t, len(commands)+1, stacktest.Count(frames, agent.CommandCommitted)) // the effects, and the answer
+	require.Equal(t, len(commands)+1, stacktest.Count(frames, agent.NodeFinished))
 	require.Equal(t, 1, countEnds(frames))
-	l.verifies(t, runID)
+	l.Verifies(t, runID)
 
 	require.Equal(t, c.place != normalLane, l.holds.sharedSegment(agent.IdempotencyKey(runID, c.commandID())), "its lane")
 	var command agent.Command
@@ -424,15 +357,15 @@ func (l *lab) observe(t testing.TB, c cell) outcome {
 	return o
 }
 
-func (c *client) command(t testing.TB, runID, commandID string) (command agent.Command) {
+func (l *lab) command(t testing.TB, runID, commandID string) (command agent.Command) {
 	t.Helper()
-	require.Equal(t, http.StatusOK, c.call(t, http.MethodGet, "/api/v1/agent/runs/"+runID+"/commands/"+commandID, nil, &command))
+	require.Equal(t, http.StatusOK, l.Call(t, http.MethodGet, "/api/v1/agent/runs/"+runID+"/commands/"+commandID, nil, &command))
 	return command
 }
 
-func countEnds(frames []frame) (n int) {
-	for _, typ := range ends {
-		n += count(frames, typ)
+func countEnds(frames []stacktest.Frame) (n int) {
+	for _, typ := range stacktest.Ends {
+		n += stacktest.Count(frames, typ)
 	}
 	return n
 }

@@ -1,4 +1,4 @@
-package e2e_test
+package faults_test
 
 import (
 	"bufio"

@@ -1,0 +1,10 @@
+package streams_test
+
+import (
+	"os"
+	"testing"
+
+	"runledger/internal/stacktest"
+)
+
+func TestMain(m *testing.M) { os.Exit(stacktest.Main(m)) }
