@@ -233,7 +233,8 @@ func TestAFrozenWorkerOfAnEarlierEpoch(t *testing.T) {
 	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, path, nil, &commands))
 
 	frozen.Thaw(t)
-	frozen.Line(t, "is in epoch 2, this execution is of epoch 1") // it has tried to commit
+	// It has tried to commit, or to renew its lease before that.
+	frozen.Line(t, "is in epoch 2, this execution is of epoch 1", "type: SUPERSEDED")
 	after := c.Finished(t, run.RunID)
 	require.Equal(t, before, after)
 	require.Equal(t, http.StatusOK, c.Call(t, http.MethodGet, path, nil, &now))

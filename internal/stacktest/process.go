@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -91,21 +92,21 @@ func cleanEnv() []string {
 	return env
 }
 
-// Line waits for a line that contains text.
-func (p *Process) Line(t testing.TB, text string) string {
+// Line waits for a line that contains one of the texts.
+func (p *Process) Line(t testing.TB, texts ...string) string {
 	t.Helper()
 	deadline := time.After(Patience)
 	for {
 		select {
 		case line, ok := <-p.Lines:
 			if !ok {
-				t.Fatalf("the process ended before it printed %q", text)
+				t.Fatalf("the process ended before it printed %q", texts)
 			}
-			if strings.Contains(line, text) {
+			if slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(line, text) }) {
 				return line
 			}
 		case <-deadline:
-			t.Fatalf("the process does not print %q", text)
+			t.Fatalf("the process does not print %q", texts)
 		}
 	}
 }
