@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -154,7 +155,7 @@ func (g *group) send(ctx context.Context, conn session, asks []*ask) error {
 		return err
 	case len(asks) > 1:
 		return errAlone
-	case refused.Code == sqlMoved:
+	case refused.Code == sqlMoved, strings.HasPrefix(refused.Code, sqlIntegrity): // what contradicts the record was remembered wrong
 		return errMoved
 	}
 	return err
@@ -179,7 +180,7 @@ func (a *ask) dispatchNo() *int {
 // met says where the transaction has met its log, and where it has left it.
 func (a *ask) met(opened []byte, last int64, chain []byte) {
 	if !bytes.Equal(opened, a.t.openedAt) {
-		a.t.openedAt, a.t.hasState = opened, false
+		a.t.openedAt, a.t.hasState, a.t.factsKnown = opened, false, false
 	}
 	a.t.last, a.t.chain = last, chain
 }

@@ -44,8 +44,8 @@ type recollection struct {
 	// state is as of the break of its thread, unless it is nil.
 	state  *agent.State
 	breaks int
-	// lastFact is the number of the last fact of head.epoch, -1 when nobody has looked.
-	lastFact int
+	// lastFact is the number of the last fact of head.epoch as of that break of its thread, -1 when nobody has looked.
+	lastFact, factBreaks int
 	// atWork are the commands that this process has begun and not ended.
 	atWork map[string]agent.CommandRow
 }
@@ -78,6 +78,9 @@ var errMoved = errors.New("it is not as it was remembered")
 
 // sqlMoved is errMoved in the words of the database.
 const sqlMoved = "RL001"
+
+// sqlIntegrity is the class of the database's errors about what a constraint is against.
+const sqlIntegrity = "23"
 
 // find must be called with the lock held.
 func (m *memory) find(runID string) *recollection {
@@ -123,10 +126,11 @@ func (m *memory) recall(scope txnScope) *txn {
 		t.run = runHead{runID: scope.runID, epoch: scope.epoch, status: agent.Running}
 		return t
 	}
-	if r.head.stuck || r.head.forked || r.head.pausedBy != 0 || r.head.epoch != scope.epoch || len(scope.facts) > 0 && r.lastFact < 0 {
+	factsKnown := r.lastFact >= 0 && r.factBreaks == r.thread.breaks
+	if r.head.stuck || r.head.forked || r.head.pausedBy != 0 || r.head.epoch != scope.epoch || len(scope.facts) > 0 && !factsKnown {
 		return nil
 	}
-	t.run, t.last, t.lastFact, t.factsKnown = r.head, r.thread.last, r.lastFact, r.lastFact >= 0
+	t.run, t.last, t.lastFact, t.factsKnown = r.head, r.thread.last, r.lastFact, factsKnown
 	t.openedAt = r.thread.chain
 	if r.state != nil && r.breaks == r.thread.breaks {
 		t.state, t.hasState = *r.state, true
@@ -174,7 +178,7 @@ func (m *memory) keep(t *txn) {
 	}
 	r.head = t.run
 	if t.factsKnown {
-		r.lastFact = t.lastFact
+		r.lastFact, r.factBreaks = t.lastFact, th.breaks
 	}
 	r.state = nil
 	if t.hasState && t.applyNew() == nil {

@@ -218,6 +218,23 @@ func TestFactsByMemoryAreWrittenOnce(t *testing.T) {
 	requireWholeRecord(t, b, run)
 }
 
+// Facts that came on record by other ways than the gate's are not written again by memory, and the run goes on.
+func TestFactsThatMemoryDoesNotKnowOf(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.accepted(t, twoStep(t))
+	b.runs(t, command{run: run, id: "a", facts: []agent.Fact{skips(1)}}, `1`)
+	_, err := b.Record(t.Context(), agent.RecordCall{Scope: agent.Scope{RunID: run.RunID, Epoch: 1, Facts: []agent.Fact{skips(1), skips(2), skips(3)}}})
+	require.NoError(t, err)
+	_, moved := recalls(b.Ledger, func() {
+		b.begins(t, command{run: run, id: "b", index: 1}) // whatever the log holds by now
+		b.begins(t, command{run: run, id: "c", index: 2, facts: []agent.Fact{skips(2), skips(3), skips(4)}})
+	})
+	require.Zero(t, moved)
+	require.Equal(t, 4, value[int](t, b, `SELECT count(*)::int FROM agent_execution_events WHERE event_type = 'node_skipped'`))
+	b.requireChain(t, run)
+}
+
 // What a process takes the database's clock to be is never behind it, however late the answer came by which it goes: a lease that is
 // counted by it is not over before its worker takes it to be.
 func TestMemoryOfTheTimeIsNotBehind(t *testing.T) {
