@@ -35,8 +35,10 @@ func (a *Activities) resolve(ctx context.Context, run *agent.Run, plan *agent.Pl
 	return resolved, fault, nil
 }
 
-// nodeValue is the output or the error of an ended node. The appended answer sees null for what was skipped or failed;
-// any other node is not run then, or says with on_error that it can do without.
+// nodeValue is the output or the error of an ended node: nothing, whatever the reference's path, of one that was skipped by its
+// condition. The appended answer sees null
+// for whatever was skipped, and the error of what failed; any other node is not run then, or says with on_error that it can do
+// without.
 func nodeValue(node *agent.Node, ref agent.Reference, ended map[string]agent.CommandResult) (json.RawMessage, error) {
 	r, ok := ended[ref.NodeID]
 	failed := ok && r.State != agent.Committed
@@ -47,10 +49,10 @@ func nodeValue(node *agent.Node, ref agent.Reference, ended map[string]agent.Com
 		return json.RawMessage("null"), nil
 	case failed && node.ID == agent.AnswerNodeID:
 		return json.Marshal(map[string]*agent.Error{"error": r.Error})
-	case failed || (!ok && node.ID == agent.AnswerNodeID):
+	case failed:
 		return json.RawMessage("null"), nil
 	case !ok:
-		return nil, agent.Failed(agent.CodeReference, "reference %s: node %s has no output", ref, ref.NodeID)
+		return nil, nil
 	}
 	return agent.NodeOutput(r.Kind, r.Result)
 }

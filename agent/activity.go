@@ -20,6 +20,8 @@ const (
 	RecordEffect  Activity[EffectCall, EffectReply]   = "RecordEffect"
 	CallHTTP      Activity[HTTPCall, HTTPReply]       = "CallHTTP"
 	Await         Activity[WaitCall, Reply]           = "Await"
+	// Evaluate is a local activity.
+	Evaluate Activity[EvaluateCall, EvaluateReply] = "Evaluate"
 	// Segment is a local activity.
 	Segment Activity[SegmentCall, SegmentReply] = "Segment"
 )
@@ -27,7 +29,7 @@ const (
 // ActivityNames lists the names of all activities of a run.
 func ActivityNames() []string {
 	return []string{string(CallPlanner), string(CallModel), string(CallTool), string(Record), string(SettleCommand), string(Finish),
-		string(RecordEffect), string(CallHTTP), string(Await), string(Segment)}
+		string(RecordEffect), string(CallHTTP), string(Await), string(Evaluate), string(Segment)}
 }
 
 // WorkflowName is the name of the run workflow in Temporal.
@@ -189,6 +191,18 @@ type WaitCall struct {
 	Signal string `json:"signal,omitempty"`
 	// For is how long a timer takes, or the longest that is waited for a signal; 0 is for ever.
 	For Duration `json:"for,omitempty"`
+}
+
+// EvaluateCall asks whether the condition of a node holds. What it names has ended, so that the answer is always the same.
+type EvaluateCall struct {
+	Scope
+	NodeID string `json:"node_id"`
+}
+
+// EvaluateReply tells it. Error is set when it cannot be told: the condition asks for something that is not there.
+type EvaluateReply struct {
+	Holds bool   `json:"holds,omitempty"`
+	Error *Error `json:"error,omitempty"`
 }
 
 // Outcome is what became of a command.

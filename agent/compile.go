@@ -31,13 +31,20 @@ func (e *PlanError) Error() string {
 // arguments' root. known is false when there is no such tool.
 type CheckArguments func(toolName string, args json.RawMessage) (faults []PlanFault, known bool)
 
+// PlanChecks are what Compile asks of those who know the tools and the language of conditions.
+type PlanChecks struct {
+	Arguments CheckArguments
+	// When says which nodes a condition names, or what is wrong with it.
+	When func(condition string) (nodes []string, err error)
+}
+
 // Compile checks a plan and returns it as the record keeps it: nodes in a topological order that follows the order they
 // were written in, dependencies complete with those that references imply, defaults filled in, and the final answer last:
-// the node that the plan names as its output, or the only sink when that is an llm node, else an appended llm node "answer" over all
+// the node that the plan names as its output, or the only sink when that is an llm node without a condition, else an appended llm node "answer" over all
 // sinks.
 //
 // The error is a *PlanError that names every fault.
-func Compile(p *Plan, check CheckArguments) (*Plan, error) {
+func Compile(p *Plan, check PlanChecks) (*Plan, error) {
 	c := &compiler{plan: p, index: make(map[string]int, len(p.Nodes))}
 	switch {
 	case len(p.Nodes) == 0:
@@ -53,7 +60,8 @@ func Compile(p *Plan, check CheckArguments) (*Plan, error) {
 	}
 	c.deps = make([][]int, len(p.Nodes))
 	for i := range p.Nodes {
-		c.checkNode(i, check)
+		c.checkNode(i, check.Arguments)
+		c.checkWhen(i, check.When)
 	}
 	c.checkOutput()
 	order := c.order()
@@ -156,6 +164,33 @@ func (c *compiler) checkNode(i int, check CheckArguments) {
 	case "", OnErrorFail, OnErrorContinue, OnErrorSkip:
 	default:
 		c.fault(at+"/on_error", "%q: want fail, continue or skip_dependents", n.OnError)
+	}
+}
+
+func (c *compiler) checkWhen(i int, check func(string) ([]string, error)) {
+	n := &c.plan.Nodes[i]
+	if n.When == "" {
+		return
+	}
+	at := fmt.Sprintf("/nodes/%d/when", i)
+	if n.ID == c.plan.Output {
+		c.fault(at, "the plan's output cannot have a condition")
+	}
+	nodes, err := check(n.When)
+	if err != nil {
+		c.fault(at, "%v", err)
+		return
+	}
+	for _, id := range nodes {
+		target, ok := c.index[id]
+		switch {
+		case !ok:
+			c.fault(at, "there is no node %q", id)
+		case target == i:
+			c.fault(at, "a node's condition cannot name the node itself")
+		default:
+			c.refs = append(c.refs, nodeReference{node: i, target: target, part: "output", pointer: at})
+		}
 	}
 }
 
@@ -370,7 +405,7 @@ func (c *compiler) compiled(order []int) *Plan {
 			sinks = append(sinks, at)
 		}
 	}
-	if out.Output != "" || len(sinks) == 1 && out.Nodes[sinks[0]].Kind == LLMNode {
+	if out.Output != "" || len(sinks) == 1 && out.Nodes[sinks[0]].Kind == LLMNode && out.Nodes[sinks[0]].When == "" {
 		return out // the only sink comes last in any topological order
 	}
 	out.Nodes = append(out.Nodes, answerNode(out.Nodes, sinks))

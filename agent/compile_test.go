@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,6 +15,14 @@ import (
 
 	"runledger/agent"
 )
+
+// checks take any arguments, and a condition that is the ids of nodes.
+var checks = agent.PlanChecks{Arguments: knowsAll, When: func(condition string) ([]string, error) {
+	if condition == "!" {
+		return nil, errors.New("not a condition")
+	}
+	return strings.Fields(condition), nil
+}}
 
 // knowsAll checks no arguments and knows every tool but "unknown".
 func knowsAll(tool string, args json.RawMessage) ([]agent.PlanFault, bool) {
@@ -33,7 +42,7 @@ func planOf(t testing.TB, doc string) *agent.Plan {
 
 func compiledOf(t testing.TB, doc string) *agent.Plan {
 	t.Helper()
-	p, err := agent.Compile(planOf(t, doc), knowsAll)
+	p, err := agent.Compile(planOf(t, doc), checks)
 	require.NoError(t, err)
 	return p
 }
@@ -55,34 +64,41 @@ func TestCompileFaults(t *testing.T) {
 		pointers []string
 		message  string // of the first fault
 	}{
-		"no nodes":            {`{}`, []string{"/nodes"}, "at least one node"},
-		"empty nodes":         {`{"nodes": []}`, []string{"/nodes"}, "at least one node"},
-		"no id":               {`{"nodes": [{"kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "not a node id"},
-		"long id":             {`{"nodes": [{"id": "` + long + `", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "not a node id"},
-		"id with a dot":       {`{"nodes": [{"id": "a.b", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "not a node id"},
-		"id of a command":     {`{"nodes": [{"id": "a#1", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "not a node id"},
-		"id not in ASCII":     {`{"nodes": [{"id": "ä", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "not a node id"},
-		"reserved id plan":    {`{"nodes": [{"id": "plan", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "reserved"},
-		"reserved id answer":  {`{"nodes": [{"id": "answer", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "reserved"},
-		"reserved id main":    {`{"nodes": [{"id": "main", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "reserved"},
-		"id twice":            {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x"}, {"id": "a", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/1/id"}, "node 0 already"},
-		"no kind":             {`{"nodes": [{"id": "a"}]}`, []string{"/nodes/0/kind"}, "not a node kind"},
-		"unknown kind":        {`{"nodes": [{"id": "a", "kind": "shell"}]}`, []string{"/nodes/0/kind"}, "not a node kind"},
-		"react in a plan":     {`{"nodes": [{"id": "a", "kind": "react"}]}`, []string{"/nodes/0/kind"}, "cannot be part of a plan"},
-		"llm without prompt":  {`{"nodes": [{"id": "a", "kind": "llm", "prompt": " \n"}]}`, []string{"/nodes/0/prompt"}, "needs a prompt"},
-		"llm with tool":       {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "tool": "t"}]}`, []string{"/nodes/0/tool"}, "has no tool"},
-		"llm with args":       {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "args": {}}]}`, []string{"/nodes/0/args"}, "use inputs"},
-		"tool with prompt":    {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "prompt": "x"}]}`, []string{"/nodes/0/prompt"}, "has no prompt"},
-		"tool with inputs":    {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "inputs": {}}]}`, []string{"/nodes/0/inputs"}, "use args"},
-		"tool without tool":   {`{"nodes": [{"id": "a", "kind": "tool"}]}`, []string{"/nodes/0/tool"}, "needs a tool"},
-		"unknown tool":        {`{"nodes": [{"id": "a", "kind": "tool", "tool": "unknown"}]}`, []string{"/nodes/0/tool"}, "no tool \"unknown\""},
-		"args not an object":  {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "args": [1]}]}`, []string{"/nodes/0/args"}, "want an object"},
-		"args of the schema":  {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "args": {"bad": 1}}]}`, []string{"/nodes/0/args/bad"}, "is bad"},
-		"args too deep":       {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "args": {"x": ` + deep + `}}]}`, []string{"/nodes/0/args"}, "nested deeper"},
-		"inputs too deep":     {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "inputs": {"a/b": ` + deep + `}}]}`, []string{"/nodes/0/inputs/a~1b"}, "nested deeper"},
-		"unknown dependency":  {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "depends_on": ["b"]}]}`, []string{"/nodes/0/depends_on/0"}, "no node \"b\""},
-		"depends on itself":   {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "depends_on": ["a"]}]}`, []string{"/nodes/0/depends_on/0"}, "on itself"},
-		"timeout too long":    {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "timeout": "24h1s"}]}`, []string{"/nodes/0/timeout"}, "longer than"},
+		"no nodes":                {`{}`, []string{"/nodes"}, "at least one node"},
+		"empty nodes":             {`{"nodes": []}`, []string{"/nodes"}, "at least one node"},
+		"no id":                   {`{"nodes": [{"kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "not a node id"},
+		"long id":                 {`{"nodes": [{"id": "` + long + `", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "not a node id"},
+		"id with a dot":           {`{"nodes": [{"id": "a.b", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "not a node id"},
+		"id of a command":         {`{"nodes": [{"id": "a#1", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "not a node id"},
+		"id not in ASCII":         {`{"nodes": [{"id": "ä", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "not a node id"},
+		"reserved id plan":        {`{"nodes": [{"id": "plan", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "reserved"},
+		"reserved id answer":      {`{"nodes": [{"id": "answer", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "reserved"},
+		"reserved id main":        {`{"nodes": [{"id": "main", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/0/id"}, "reserved"},
+		"id twice":                {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x"}, {"id": "a", "kind": "llm", "prompt": "x"}]}`, []string{"/nodes/1/id"}, "node 0 already"},
+		"no kind":                 {`{"nodes": [{"id": "a"}]}`, []string{"/nodes/0/kind"}, "not a node kind"},
+		"unknown kind":            {`{"nodes": [{"id": "a", "kind": "shell"}]}`, []string{"/nodes/0/kind"}, "not a node kind"},
+		"react in a plan":         {`{"nodes": [{"id": "a", "kind": "react"}]}`, []string{"/nodes/0/kind"}, "cannot be part of a plan"},
+		"llm without prompt":      {`{"nodes": [{"id": "a", "kind": "llm", "prompt": " \n"}]}`, []string{"/nodes/0/prompt"}, "needs a prompt"},
+		"llm with tool":           {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "tool": "t"}]}`, []string{"/nodes/0/tool"}, "has no tool"},
+		"llm with args":           {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "args": {}}]}`, []string{"/nodes/0/args"}, "use inputs"},
+		"tool with prompt":        {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "prompt": "x"}]}`, []string{"/nodes/0/prompt"}, "has no prompt"},
+		"tool with inputs":        {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "inputs": {}}]}`, []string{"/nodes/0/inputs"}, "use args"},
+		"tool without tool":       {`{"nodes": [{"id": "a", "kind": "tool"}]}`, []string{"/nodes/0/tool"}, "needs a tool"},
+		"unknown tool":            {`{"nodes": [{"id": "a", "kind": "tool", "tool": "unknown"}]}`, []string{"/nodes/0/tool"}, "no tool \"unknown\""},
+		"args not an object":      {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "args": [1]}]}`, []string{"/nodes/0/args"}, "want an object"},
+		"args of the schema":      {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "args": {"bad": 1}}]}`, []string{"/nodes/0/args/bad"}, "is bad"},
+		"args too deep":           {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "args": {"x": ` + deep + `}}]}`, []string{"/nodes/0/args"}, "nested deeper"},
+		"inputs too deep":         {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "inputs": {"a/b": ` + deep + `}}]}`, []string{"/nodes/0/inputs/a~1b"}, "nested deeper"},
+		"unknown dependency":      {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "depends_on": ["b"]}]}`, []string{"/nodes/0/depends_on/0"}, "no node \"b\""},
+		"depends on itself":       {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "depends_on": ["a"]}]}`, []string{"/nodes/0/depends_on/0"}, "on itself"},
+		"timeout too long":        {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "timeout": "24h1s"}]}`, []string{"/nodes/0/timeout"}, "longer than"},
+		"condition of nobody":     {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "when": "b"}]}`, []string{"/nodes/0/when"}, "no node \"b\""},
+		"condition of itself":     {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "when": "a"}]}`, []string{"/nodes/0/when"}, "the node itself"},
+		"condition that is wrong": {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "when": "!"}]}`, []string{"/nodes/0/when"}, "not a condition"},
+		"condition down the graph": {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "when": "b"}, {"id": "b", "kind": "tool", "tool": "t", "depends_on": ["a"]}]}`,
+			[]string{"/nodes/0/when"}, "not an ancestor"},
+		"condition of the output": {`{"output": "b", "nodes": [{"id": "a", "kind": "tool", "tool": "t"}, {"id": "b", "kind": "tool", "tool": "t", "when": "a"}]}`,
+			[]string{"/nodes/1/when"}, "output cannot have a condition"},
 		"no tries":            {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "retry": {"max_attempts": 0}}]}`, []string{"/nodes/0/retry/max_attempts"}, "1 to 10"},
 		"too many tries":      {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "retry": {"max_attempts": 11}}]}`, []string{"/nodes/0/retry/max_attempts"}, "1 to 10"},
 		"unknown on_error":    {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "on_error": "ignore"}]}`, []string{"/nodes/0/on_error"}, "want fail, continue"},
@@ -106,7 +122,7 @@ func TestCompileFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := agent.Compile(planOf(t, tc.plan), knowsAll)
+			_, err := agent.Compile(planOf(t, tc.plan), checks)
 			var invalid *agent.PlanError
 			require.ErrorAs(t, err, &invalid)
 			pointers := make([]string, len(invalid.Faults))
@@ -126,12 +142,12 @@ func TestCompileBoundsTheNumberOfNodes(t *testing.T) {
 	for i := range agent.MaxPlanNodes {
 		plan.Nodes = append(plan.Nodes, agent.Node{ID: fmt.Sprint("n", i), Kind: agent.ToolNode, Tool: "t"})
 	}
-	compiled, err := agent.Compile(plan, knowsAll)
+	compiled, err := agent.Compile(plan, checks)
 	require.NoError(t, err)
 	require.Len(t, compiled.Nodes, agent.MaxPlanNodes+1)
 
 	plan.Nodes = append(plan.Nodes, agent.Node{ID: "more", Kind: agent.ToolNode, Tool: "t"})
-	_, err = agent.Compile(plan, knowsAll)
+	_, err = agent.Compile(plan, checks)
 	require.ErrorContains(t, err, "/nodes: 201 nodes")
 }
 
@@ -231,9 +247,9 @@ func TestCompileIsDeterministicAndTopological(t *testing.T) {
 		plan := drawPlan(t)
 		before, err := json.Marshal(plan)
 		require.NoError(t, err)
-		first, err := agent.Compile(plan, knowsAll)
+		first, err := agent.Compile(plan, checks)
 		require.NoError(t, err)
-		second, err := agent.Compile(plan, knowsAll)
+		second, err := agent.Compile(plan, checks)
 		require.NoError(t, err)
 		require.Equal(t, first, second)
 		after, err := json.Marshal(plan)
@@ -321,4 +337,21 @@ func TestShape(t *testing.T) {
 	require.NoError(t, json.Unmarshal(doc, &again))
 	require.Equal(t, *shape, again)
 	require.NotContains(t, string(doc), "prompt", "a shape carries no content")
+}
+
+// A condition implies dependencies, and a plan whose only sink may be skipped has an answer of its own.
+func TestCompileConditions(t *testing.T) {
+	t.Parallel()
+	p, err := agent.Compile(planOf(t, `{"nodes": [{"id": "say", "kind": "llm", "prompt": "x", "when": "b a"}, {"id": "a", "kind": "tool", "tool": "t"}, {"id": "b", "kind": "tool", "tool": "t"}]}`), checks)
+	require.NoError(t, err)
+	ids := []string{}
+	for _, n := range p.Nodes {
+		ids = append(ids, n.ID)
+	}
+	require.Equal(t, []string{"a", "b", "say", agent.AnswerNodeID}, ids)
+	require.Equal(t, []string{"a", "b"}, p.Nodes[2].DependsOn)
+	require.Equal(t, []string{"say"}, p.Nodes[3].DependsOn)
+	shape := p.Shape(&agent.Definition{})
+	require.True(t, shape.Nodes[2].When)
+	require.False(t, shape.Nodes[3].When)
 }

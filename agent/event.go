@@ -142,6 +142,8 @@ type (
 	NodeSkippedData struct {
 		Index  int    `json:"node_index"`
 		Reason string `json:"reason"`
+		// Unmet: by its own condition, or since all that it depends on was skipped so. It has no output, and that is no failure.
+		Unmet bool `json:"unmet,omitempty"`
 	}
 
 	// CommandEmittedData precedes the first execution of a command.

@@ -49,8 +49,12 @@ type Node struct {
 	// node with a Duration instead goes on after that time.
 	Signal   string   `json:"signal,omitempty"`
 	Duration Duration `json:"duration,omitempty"`
-	// DependsOn are the nodes that must have ended before this one starts. A reference implies the dependency.
-	DependsOn      []string `json:"depends_on,omitempty"`
+	// DependsOn are the nodes that must have ended before this one starts. A reference implies the dependency, and so does a condition.
+	DependsOn []string `json:"depends_on,omitempty"`
+	// When is a condition in the language of package predicate, over input, metadata and nodes.ID.output and .error. A node whose
+	// condition does not hold is skipped; those that depend on it run, unless all that they depend on was skipped so and they have
+	// no condition of their own.
+	When           string   `json:"when,omitempty"`
 	ExpectedOutput string   `json:"expected_output,omitempty"`
 	Timeout        Duration `json:"timeout,omitempty"`
 	Retry          *Retry   `json:"retry,omitempty"`
@@ -97,6 +101,8 @@ type ShapeNode struct {
 	Signal string `json:"signal,omitempty"`
 	// Fast: the node's call goes in the fast lane.
 	Fast bool `json:"fast,omitempty"`
+	// When: it has a condition, which an activity evaluates.
+	When bool `json:"when,omitempty"`
 }
 
 // Handled reports whether the plan goes on when the node fails.
@@ -129,7 +135,7 @@ func (p *Plan) Shape(d *Definition) *Shape {
 	}
 	s := &Shape{Nodes: make([]ShapeNode, len(p.Nodes))}
 	for i, n := range p.Nodes {
-		sn := ShapeNode{ID: n.ID, Kind: n.Kind, Tool: n.Tool, Effect: Idempotent, Timeout: n.Timeout, OnError: n.OnError}
+		sn := ShapeNode{ID: n.ID, Kind: n.Kind, Tool: n.Tool, Effect: Idempotent, Timeout: n.Timeout, OnError: n.OnError, When: n.When != ""}
 		if n.Retry != nil {
 			sn.Tries = n.Retry.MaxAttempts
 		}

@@ -54,7 +54,7 @@ func drawRecord(t *rapid.T) *drawn {
 	d.old = !react && rapid.IntRange(0, 4).Draw(t, "old") == 0
 	if !react {
 		var err error
-		d.plan, err = agent.Compile(drawPlan(t), knowsAll)
+		d.plan, err = agent.Compile(drawPlan(t), checks)
 		require.NoError(t, err)
 	}
 	d.add(agent.PlanStarted, agent.PlanNodeID, "", agent.PlanStartedData{Source: "caller"})

@@ -176,7 +176,7 @@ func eachReference(value json.RawMessage, at string, visit func(string, Referenc
 }
 
 // Resolve returns value, compact and with its keys in order, with every reference replaced by what lookup gives for its
-// root (the whole input, metadata, output or error), followed along the reference's path.
+// root (the whole input, metadata, output or error), followed along the reference's path; by null where lookup gives nothing at all.
 func Resolve(value json.RawMessage, lookup func(Reference) (json.RawMessage, error)) (json.RawMessage, error) {
 	ref, is, err := asReference(value)
 	if err != nil {
@@ -186,6 +186,9 @@ func Resolve(value json.RawMessage, lookup func(Reference) (json.RawMessage, err
 		root, err := lookup(ref)
 		if err != nil {
 			return nil, err
+		}
+		if root == nil {
+			return json.RawMessage("null"), nil
 		}
 		found, err := Follow(root, ref.Path)
 		if err != nil {

@@ -183,7 +183,7 @@ func FuzzPlan(f *testing.F) {
 		if json.Unmarshal(doc, plan) != nil {
 			return
 		}
-		compiled, err := agent.Compile(plan, knowsAll)
+		compiled, err := agent.Compile(plan, checks)
 		if err != nil {
 			var invalid *agent.PlanError
 			require.ErrorAs(t, err, &invalid)

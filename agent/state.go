@@ -22,6 +22,8 @@ type State struct {
 	Finished Bits `json:"finished,omitempty"`
 	Failed   Bits `json:"failed,omitempty"`
 	Skipped  Bits `json:"skipped,omitempty"`
+	// Unmet are the skipped nodes that no failure cut off: their conditions did not hold.
+	Unmet Bits `json:"unmet,omitempty"`
 	// Cursor is the node that finished last.
 	Cursor string `json:"cursor_node,omitempty"`
 	// Open are the commands that were emitted and have no outcome yet, InDoubt those that nobody knows about. Sorted.
@@ -66,7 +68,8 @@ func Apply(s State, e Event) (State, error) {
 		s.PlanSequence, s.PlanNodes = e.Sequence, len(d.TaskGraph.Nodes)
 	case NodeStarted, NodeFinished, NodeFailed, NodeSkipped:
 		var d struct {
-			Index int `json:"node_index"`
+			Index int  `json:"node_index"`
+			Unmet bool `json:"unmet"`
 		}
 		if err := decode(e, &d); err != nil {
 			return s, err
@@ -75,6 +78,9 @@ func Apply(s State, e Event) (State, error) {
 			return s, fmt.Errorf("event %d %s: node_index %d", e.Sequence, e.Type, d.Index)
 		}
 		s.applyNode(e, d.Index)
+		if d.Unmet {
+			s.Unmet = s.Unmet.With(d.Index)
+		}
 	case CommandEmitted:
 		s.Open = withItem(s.Open, e.CommandID)
 		s.InDoubt = withoutItem(s.InDoubt, e.CommandID)

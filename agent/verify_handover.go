@@ -36,7 +36,7 @@ func Misbelieved(began, believed, fold State, nodes []string) (found []string) {
 		believed, fold Bits
 	}{
 		{"started", believed.Started, fold.Started}, {"finished", believed.Finished, fold.Finished},
-		{"failed", believed.Failed, fold.Failed}, {"skipped", believed.Skipped, fold.Skipped},
+		{"failed", believed.Failed, fold.Failed}, {"skipped", believed.Skipped, fold.Skipped}, {"unmet", believed.Unmet, fold.Unmet},
 	} {
 		for i := range max(len(nodes), 8*len(set.believed), 8*len(set.fold)) {
 			node := fmt.Sprintf("%d", i)

@@ -65,7 +65,7 @@ func definition() agent.Definition {
 
 func twoNodes(t require.TestingT) *agent.Plan {
 	p, err := agent.Compile(&agent.Plan{Nodes: []agent.Node{{ID: "a", Kind: agent.ToolNode, Tool: "put"}, {ID: "b", Kind: agent.ToolNode, Tool: "put"}}},
-		func(string, json.RawMessage) ([]agent.PlanFault, bool) { return nil, true })
+		agent.PlanChecks{Arguments: func(string, json.RawMessage) ([]agent.PlanFault, bool) { return nil, true }})
 	require.NoError(t, err)
 	return p
 }

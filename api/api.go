@@ -17,15 +17,15 @@ import (
 	"runledger/sse"
 )
 
-// Config says what the API serves and to whom. Ledger, Agents, CheckArguments and EditArguments are required.
+// Config says what the API serves and to whom. Ledger, Agents, CheckPlans and EditArguments are required.
 type Config struct {
 	Ledger Ledger
 	// Agents are those that a request may name.
 	Agents []agent.Blueprint
 	// Models are those that a fork may name; the agents' own need not be among them.
 	Models []agent.ModelRef
-	// CheckArguments makes the check of tool arguments in plans, for the tools of an agent.
-	CheckArguments func(tools []agent.ToolRef) (agent.CheckArguments, error)
+	// CheckPlans makes the checks of plans, for the tools of an agent.
+	CheckPlans func(tools []agent.ToolRef) (agent.PlanChecks, error)
 	// EditArguments checks the arguments that somebody approves in the place of those that a tool was to be called with, and gives
 	// them as they are called with and as they may be shown.
 	EditArguments func(tool agent.ToolRef, asked, by json.RawMessage) (edited, shown json.RawMessage, faults []agent.PlanFault, err error)
@@ -72,7 +72,7 @@ func New(cfg Config) (*API, error) {
 		return nil, errors.New("api: a ledger is needed")
 	case len(cfg.Agents) == 0:
 		return nil, errors.New("api: at least one agent is needed")
-	case cfg.CheckArguments == nil:
+	case cfg.CheckPlans == nil:
 		return nil, errors.New("api: a check of tool arguments is needed")
 	case cfg.EditArguments == nil:
 		return nil, errors.New("api: a check of edited arguments is needed")

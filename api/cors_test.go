@@ -132,7 +132,7 @@ func TestCheckOrigin(t *testing.T) {
 		"ftp://app.example.org": false, "file:///x": false, "https://a.example https://b.example": false, "https://a.example,https://b.example": false,
 	} {
 		require.Equal(t, ok, CheckOrigin(origin) == nil, origin)
-		cfg := Config{Ledger: newFakeLedger(), Agents: testAgents(), CheckArguments: checkCalculator, EditArguments: tool.EditCall, CORSOrigins: []string{origin}}
+		cfg := Config{Ledger: newFakeLedger(), Agents: testAgents(), CheckPlans: checkCalculator, EditArguments: tool.EditCall, CORSOrigins: []string{origin}}
 		_, err := New(cfg)
 		require.Equal(t, ok, err == nil, origin)
 	}

@@ -24,6 +24,7 @@ import (
 	"runledger/agent"
 	"runledger/internal/pgtest"
 	"runledger/ledger"
+	"runledger/predicate"
 	"runledger/tool"
 )
 
@@ -75,8 +76,8 @@ func testAgents() []agent.Blueprint {
 }
 
 // checkCalculator knows one tool, which wants a text called expression.
-func checkCalculator(tools []agent.ToolRef) (agent.CheckArguments, error) {
-	return func(name string, args json.RawMessage) ([]agent.PlanFault, bool) {
+func checkCalculator(tools []agent.ToolRef) (agent.PlanChecks, error) {
+	return agent.PlanChecks{When: predicate.Names, Arguments: func(name string, args json.RawMessage) ([]agent.PlanFault, bool) {
 		for _, tool := range tools {
 			if tool.Name == name {
 				var parsed map[string]any
@@ -91,13 +92,13 @@ func checkCalculator(tools []agent.ToolRef) (agent.CheckArguments, error) {
 			}
 		}
 		return nil, false
-	}, nil
+	}}, nil
 }
 
 func newBench(t testing.TB, change ...func(*Config)) *bench {
 	t.Helper()
 	b := &bench{t: t, ledger: newFakeLedger(), spec: loadSpec(t), logged: new(bytes.Buffer)}
-	cfg := Config{Ledger: b.ledger, Agents: testAgents(), CheckArguments: checkCalculator, EditArguments: tool.EditCall,
+	cfg := Config{Ledger: b.ledger, Agents: testAgents(), CheckPlans: checkCalculator, EditArguments: tool.EditCall,
 		Logger: slog.New(slog.NewTextHandler(b.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for _, c := range change {
 		c(&cfg)

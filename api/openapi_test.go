@@ -124,13 +124,13 @@ func TestSpecificationIsServed(t *testing.T) {
 
 func TestNewWantsWhatItNeeds(t *testing.T) {
 	t.Parallel()
-	good := Config{Ledger: newFakeLedger(), Agents: testAgents(), CheckArguments: checkCalculator, EditArguments: tool.EditCall}
+	good := Config{Ledger: newFakeLedger(), Agents: testAgents(), CheckPlans: checkCalculator, EditArguments: tool.EditCall}
 	_, err := New(good)
 	require.NoError(t, err)
 	for name, change := range map[string]func(*Config){
 		"ledger":   func(c *Config) { c.Ledger = nil },
 		"agent":    func(c *Config) { c.Agents = nil },
-		"check":    func(c *Config) { c.CheckArguments = nil },
+		"check":    func(c *Config) { c.CheckPlans = nil },
 		"edited":   func(c *Config) { c.EditArguments = nil },
 		"differ":   func(c *Config) { c.Agents = append(testAgents(), testAgents()...) },
 		`agent ""`: func(c *Config) { c.Agents = []agent.Blueprint{{}} },

@@ -253,7 +253,7 @@ func (a *API) resolve(ctx context.Context, b agent.Blueprint) (agent.Definition,
 
 // compile checks a plan that the caller brought. Its faults point into the body.
 func (a *API) compile(p *agent.Plan, tools []agent.ToolRef) (*agent.Plan, error) {
-	check, err := a.cfg.CheckArguments(tools)
+	check, err := a.cfg.CheckPlans(tools)
 	if err != nil {
 		return nil, fmt.Errorf("a published tool has a schema that cannot be used: %w", err)
 	}

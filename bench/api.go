@@ -17,7 +17,7 @@ import (
 // NewAPI makes the API as it is in production, but for a bound of the streams of a client that benchmarks would meet.
 func NewAPI(l *ledger.Ledger) (http.Handler, error) {
 	return api.New(api.Config{Ledger: l, AnyHost: true, Logger: slog.New(slog.DiscardHandler), Agents: []agent.Blueprint{{Name: "default"}},
-		CheckArguments: tool.CheckPlans, EditArguments: tool.EditCall, MaxStreams: 1 << 20})
+		CheckPlans: tool.CheckPlans, EditArguments: tool.EditCall, MaxStreams: 1 << 20})
 }
 
 // Serve serves a handler on a free port of loopback, with the settings of `runledger api`, until stop is called.

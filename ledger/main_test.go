@@ -133,7 +133,7 @@ func compiled(t testing.TB, doc string) *agent.Plan {
 	require.NoError(t, json.Compact(&compact, []byte(doc)))
 	p := new(agent.Plan)
 	require.NoError(t, json.Unmarshal(compact.Bytes(), p))
-	p, err := agent.Compile(p, func(string, json.RawMessage) ([]agent.PlanFault, bool) { return nil, true })
+	p, err := agent.Compile(p, agent.PlanChecks{Arguments: func(string, json.RawMessage) ([]agent.PlanFault, bool) { return nil, true }})
 	require.NoError(t, err)
 	return p
 }

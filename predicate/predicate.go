@@ -67,25 +67,7 @@ func Holds(predicate string, c Call) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	left := maxWork
-	step := func(everything bool) (bool, error) {
-		if left -= elementWork; everything {
-			left -= c.bytes
-		}
-		if left < 0 {
-			return false, errors.New("the call is too large for the loops of the predicate")
-		}
-		return true, nil
-	}
-	result, err := expr.Run(program, environment{Call: c, Step: step})
-	if err != nil {
-		return false, wrong(predicate, err)
-	}
-	holds, ok := result.(bool)
-	if !ok {
-		return false, fmt.Errorf("predicate %q gives %T; want true or false", predicate, result)
-	}
-	return holds, nil
+	return run(predicate, program, c.bytes, func(step func(bool) (bool, error)) any { return environment{c, step} })
 }
 
 // Check says what is wrong with a predicate that somebody wrote.
@@ -111,12 +93,7 @@ func CheckPolicy(p *agent.Policy) error {
 }
 
 func compile(predicate string) (*vm.Program, error) {
-	bound := &bounds{}
-	options := []expr.Option{expr.Env(environment{}), expr.AsBool(), expr.MaxNodes(maxNodes), expr.Patch(bound), expr.DisableAllBuiltins()}
-	for _, name := range functions() {
-		options = append(options, expr.EnableBuiltin(name))
-	}
-	program, err := expr.Compile(predicate, options...)
+	program, bound, err := compileIn(predicate, environment{})
 	if err == nil {
 		err = bound.fault
 	}
@@ -124,6 +101,17 @@ func compile(predicate string) (*vm.Program, error) {
 		return nil, wrong(predicate, err)
 	}
 	return program, nil
+}
+
+// compileIn compiles a predicate over an environment. Its loops count their steps.
+func compileIn(predicate string, environment any) (*vm.Program, *bounds, error) {
+	bound := &bounds{}
+	options := []expr.Option{expr.Env(environment), expr.AsBool(), expr.MaxNodes(maxNodes), expr.Patch(bound), expr.DisableAllBuiltins()}
+	for _, name := range functions() {
+		options = append(options, expr.EnableBuiltin(name))
+	}
+	program, err := expr.Compile(predicate, options...)
+	return program, bound, err
 }
 
 // wrong names the predicate that an error is about. The library draws where in it, over more lines.

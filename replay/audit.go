@@ -106,6 +106,7 @@ type runRecord struct {
 	run   agent.Run
 	fold  agent.State
 	nodes []string // of the plan, in order
+	plan  *agent.Plan
 	// shape is that of a plan which was there from the start, nil when the planner made it.
 	shape *agent.Shape
 	// rows are the commands with an outcome, emitted those that the run let begin, in their order, and fenced those that were
@@ -226,6 +227,7 @@ func (a *runRecord) readEvents(ctx context.Context, record Record, plan *agent.P
 	if plan == nil {
 		return nil
 	}
+	a.plan = plan
 	for _, n := range plan.Nodes {
 		a.nodes = append(a.nodes, n.ID)
 	}

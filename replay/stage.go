@@ -93,6 +93,7 @@ func newStage(a *runRecord, late map[string]bool) *stage {
 	standIn(s, agent.CallTool, func(in agent.ToolCall) agent.Call { return in.Call }, agent.ToolCommand,
 		func(row *agent.CommandRow) (agent.Reply, error) { return activities.ReplyOf(row), nil })
 	s.standInForAwait()
+	observe(s, agent.Evaluate, s.evaluate)
 	observe(s, agent.SettleCommand, s.settle)
 	observe(s, agent.Record, func(agent.RecordCall) (agent.RecordReply, error) { return agent.RecordReply{}, nil })
 	observe(s, agent.Finish, func(in agent.FinishCall) (agent.FinishReply, error) {
@@ -315,6 +316,26 @@ func (s *stage) plannerReply(row *agent.CommandRow) (agent.PlannerReply, error) 
 
 func (s *stage) modelReply(row *agent.CommandRow) (agent.ModelReply, error) {
 	return activities.ModelReplyOf(&s.record.run.Definition, row)
+}
+
+// evaluate evaluates a condition once more, by the outcomes that were told.
+func (s *stage) evaluate(in agent.EvaluateCall) (agent.EvaluateReply, error) {
+	node, ok := s.record.plan.Node(in.NodeID)
+	if !ok {
+		return agent.EvaluateReply{}, fmt.Errorf("the plan on record has no node %s", in.NodeID)
+	}
+	return activities.EvaluatedFrom(&s.record.run, node, func(names []string) (map[string]agent.CommandResult, error) {
+		ended := map[string]agent.CommandResult{}
+		latest := map[string]int64{}
+		for id := range s.answered {
+			row := s.record.rows[id]
+			if slices.Contains(names, row.NodeID) && row.Sequence > latest[row.NodeID] {
+				latest[row.NodeID] = row.Sequence
+				ended[row.NodeID] = agent.CommandResult{Kind: row.Kind, State: row.State, Result: row.Result, Error: row.Error}
+			}
+		}
+		return ended, nil
+	})
 }
 
 // settle tells what became of a command that was at work when the run was stopped. One that only was scheduled has no outcome.

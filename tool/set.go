@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"runledger/agent"
+	"runledger/predicate"
 )
 
 // Set is a set of tools, each under its own name. It does not change and may be used concurrently.
@@ -148,20 +149,20 @@ func (s *Set) ValidatePlan(name string, args json.RawMessage) error {
 
 // CheckPlans is the check that [agent.Compile] asks for, over the tools of an agent as its record keeps them. The error
 // names the tool whose schema cannot be used.
-func CheckPlans(tools []agent.ToolRef) (agent.CheckArguments, error) {
+func CheckPlans(tools []agent.ToolRef) (agent.PlanChecks, error) {
 	validators := make(map[string]*Validator, len(tools))
 	for _, t := range tools {
 		v, err := CompileSchema(SpecOf(t))
 		if err != nil {
-			return nil, err
+			return agent.PlanChecks{}, err
 		}
 		validators[t.Name] = v
 	}
-	return func(name string, args json.RawMessage) ([]agent.PlanFault, bool) {
+	return agent.PlanChecks{When: predicate.Names, Arguments: func(name string, args json.RawMessage) ([]agent.PlanFault, bool) {
 		v, known := validators[name]
 		if !known {
 			return nil, false
 		}
 		return v.PlanFaults(args), true
-	}, nil
+	}}, nil
 }

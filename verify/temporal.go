@@ -177,6 +177,9 @@ func readScheduled(e *historypb.HistoryEvent) scheduledActivity {
 
 // state notes what an activity of any type told: all replies have these fields, as far as they apply.
 func (h *hearing) state(s agent.Statement, result *commonpb.Payloads) {
+	if s.Activity == string(agent.Evaluate) { // it reads what others have told
+		return
+	}
 	var told struct {
 		Outcome  agent.Outcome `json:"outcome"`
 		Status   agent.Status  `json:"status"`

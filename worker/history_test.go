@@ -118,6 +118,11 @@ func TestHistories(t *testing.T) {
 		{name: "parallel", mode: agent.ModePlan, nodes: []agent.Node{double("a", "1", nil), double("b", "2", nil), double("c", "3", nil),
 			double("d", `{"$from": "/nodes/a/output/n"}`, nil, "b")}, ends: agent.RunCompleted},
 		{name: "react", mode: agent.ModeReact, ends: agent.RunCompleted, events: []agent.EventType{agent.CommandFailedType}},
+		{name: "when", mode: agent.ModePlan, nodes: []agent.Node{double("a", "2", nil),
+			double("b", "3", func(n *agent.Node) { n.When = "nodes.a.output.n > 3" }), double("c", "1", func(n *agent.Node) { n.When = "nodes.a.output.n <= 3" }),
+			double("d", "1", nil, "b", "c"), double("e", "1", nil, "c"), double("f", "1", func(n *agent.Node) {
+				n.When, n.OnError = "nodes.c.output.n == 2", agent.OnErrorContinue
+			})}, ends: agent.RunCompleted, events: []agent.EventType{agent.NodeSkipped, agent.NodeFailed}},
 		{name: "failure", mode: agent.ModePlan, nodes: []agent.Node{
 			double("a", "13", func(n *agent.Node) { n.OnError = agent.OnErrorSkip }), double("b", "1", nil, "a"),
 			double("c", "13", func(n *agent.Node) { n.OnError = agent.OnErrorContinue }), double("d", "1", nil, "c"), double("e", "13", nil, "d")},

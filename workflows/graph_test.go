@@ -33,6 +33,7 @@ func send(id string, after ...string) step {
 	return s
 }
 
+func (s step) when() step                      { s.When = true; return s }
 func (s step) tries(n int) step                { s.Tries = n; return s }
 func (s step) onError(then agent.OnError) step { s.OnError = then; return s }
 

@@ -92,6 +92,9 @@ func (e *execution) start(ctx workflow.Context, i int) {
 // restOf executes a node until it has come to rest. A node that has no end then was stopped: by a cancellation, whose signal
 // may come later than the record, which the gate asks, knows of it.
 func (e *execution) restOf(ctx workflow.Context, i int) {
+	if !e.meets(ctx, i) {
+		return
+	}
 	e.runNode(ctx, i)
 	if !e.state.Done(i) && !e.handing {
 		untilStopped(ctx)
@@ -111,11 +114,14 @@ func (e *execution) nextNode() int {
 				break
 			}
 			if cut := e.cutOff(dep); cut != "" && n.ID != agent.AnswerNodeID {
-				e.state.Skipped = e.state.Skipped.With(i)
-				e.fact(agent.NodeSkipped, n.ID, agent.NodeSkippedData{Index: i, Reason: cut})
+				e.skip(i, cut, false)
 				ready = false
 				break
 			}
+		}
+		if ready && e.unmet(i) {
+			e.skip(i, "all that it depends on was skipped", true)
+			ready = false
 		}
 		if ready {
 			return i
@@ -124,10 +130,62 @@ func (e *execution) nextNode() int {
 	return -1
 }
 
+// unmet reports whether all that a node depends on was skipped for want of a condition, so that it is skipped too. A node with a condition
+// of its own goes by that, and the final node runs: whatever comes of the others, a run answers.
+func (e *execution) unmet(i int) bool {
+	n := e.plan.Nodes[i]
+	if n.When || i == e.plan.Final() {
+		return false
+	}
+	for _, dep := range n.DependsOn {
+		if !e.state.Unmet.Has(dep) {
+			return false
+		}
+	}
+	return len(n.DependsOn) > 0
+}
+
+// skip ends a node that does not run. unmet: no failure is the reason.
+func (e *execution) skip(i int, reason string, unmet bool) {
+	e.state.Skipped = e.state.Skipped.With(i)
+	if unmet {
+		e.state.Unmet = e.state.Unmet.With(i)
+	}
+	e.fact(agent.NodeSkipped, e.plan.Nodes[i].ID, agent.NodeSkippedData{Index: i, Reason: reason, Unmet: unmet})
+}
+
+// meets asks whether a node's condition holds, if it has one, and ends the node if it does not.
+func (e *execution) meets(ctx workflow.Context, i int) bool {
+	n := e.plan.Nodes[i]
+	if !n.When || e.state.Started.Has(i) { // it held when the node began
+		return true
+	}
+	call := agent.EvaluateCall{Scope: agent.Scope{RunID: e.in.RunID, Epoch: e.in.Epoch}, NodeID: n.ID}
+	reply, err := doLocally(ctx, agent.Evaluate, call, heartbeatTimeout, "when - node "+n.ID)
+	if err != nil {
+		reply, err = do(ctx, agent.Evaluate, call, housekeeping("when - node "+n.ID))
+	}
+	switch {
+	case ctx.Err() != nil: // the run is being stopped
+		return false
+	case err != nil:
+		e.nodeFailed(ctx, i, asAgentError(err))
+		return false
+	case reply.Error != nil:
+		e.nodeFailed(ctx, i, reply.Error)
+		return false
+	case !reply.Holds:
+		e.skip(i, "its condition does not hold", true)
+		return false
+	}
+	return true
+}
+
 // cutOff says why the dependents of an ended node do not run, "" when they do.
 func (e *execution) cutOff(i int) string {
 	n := e.plan.Nodes[i]
 	switch {
+	case e.state.Unmet.Has(i): // that is no failure
 	case e.state.Skipped.Has(i):
 		return fmt.Sprintf("node %s was skipped", n.ID)
 	case e.state.Failed.Has(i) && n.OnError == agent.OnErrorSkip:

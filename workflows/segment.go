@@ -47,13 +47,13 @@ type shared struct {
 
 // gather finds the nodes that share a segment with one: those of the fast lane that depend on what is done, or on each other.
 func (e *execution) gather(ctx workflow.Context, first int) (nodes []int, steps []agent.SegmentStep) {
-	if !e.plan.Nodes[first].Fast || !e.mayShare(ctx) {
+	if n := e.plan.Nodes[first]; !n.Fast || n.When || !e.mayShare(ctx) {
 		return nil, nil
 	}
 	place := map[int]int{}
 	for i := first; i < len(e.plan.Nodes) && len(steps) < agent.MaxSegment; i++ {
 		n := e.plan.Nodes[i]
-		if !n.Fast || e.state.Done(i) || e.working.Has(i) || e.firstTry(n.ID) > 1 {
+		if !n.Fast || n.When || e.state.Done(i) || e.working.Has(i) || e.firstTry(n.ID) > 1 {
 			continue
 		}
 		var after []int

@@ -118,6 +118,9 @@ type world struct {
 	heard  map[string][]int64
 	until  map[string][]time.Time // of commands, what they were told of the run's time
 
+	// unmet are the nodes whose condition does not hold, and unknown those of which it cannot be told.
+	unmet, unknown []string
+
 	// segmentEnds reports whether a segment ends before it begins a command.
 	segmentEnds func(commandID string) bool
 
@@ -142,6 +145,7 @@ func newWorld(t testing.TB, in agent.RunInput, s script) *world {
 	register(w, agent.SettleCommand, func(in agent.SettleCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.settle)
 	register(w, agent.Record, func(in agent.RecordCall) (agent.Call, agent.Scope) { return agent.Call{}, in.Scope }, w.record)
 	register(w, agent.Finish, func(in agent.FinishCall) (agent.Call, agent.Scope) { return agent.Call{}, in.Scope }, w.end)
+	register(w, agent.Evaluate, func(in agent.EvaluateCall) (agent.Call, agent.Scope) { return agent.Call{NodeID: in.NodeID}, in.Scope }, w.evaluate)
 	w.registerSegment()
 	w.append(agent.RunStarted, "", "", struct{}{})
 	if in.Plan != nil {
@@ -250,6 +254,14 @@ func codeOf(err error) agent.Code {
 		return e.Code
 	}
 	return agent.CodeInternal
+}
+
+func (w *world) evaluate(in agent.EvaluateCall) pending[agent.EvaluateReply] {
+	reply := agent.EvaluateReply{Holds: !slices.Contains(w.unmet, in.NodeID)}
+	if slices.Contains(w.unknown, in.NodeID) {
+		reply = agent.EvaluateReply{Error: agent.Failed(agent.CodeReference, "when: there is no such thing")}
+	}
+	return pending[agent.EvaluateReply]{end: func() (agent.EvaluateReply, error) { return reply, nil }}
 }
 
 func (w *world) callPlanner(in agent.PlannerCall) pending[agent.PlannerReply] {

@@ -20,7 +20,7 @@ import (
 
 // newAPI makes the API. anyHost is for addresses that others than this machine reach, without tokens.
 func newAPI(cfg *config, store *ledger.Ledger, verifier api.Verifier, keys *auth.Keyring, counts *metrics.Metrics, log *slog.Logger, anyHost bool) (*api.API, error) {
-	handler, err := api.New(api.Config{Ledger: store, Agents: cfg.blueprints(), Models: cfg.modelRefs(), CheckArguments: tool.CheckPlans, EditArguments: tool.EditCall, Verifier: verifier, Tokens: keys, AnyHost: anyHost,
+	handler, err := api.New(api.Config{Ledger: store, Agents: cfg.blueprints(), Models: cfg.modelRefs(), CheckPlans: tool.CheckPlans, EditArguments: tool.EditCall, Verifier: verifier, Tokens: keys, AnyHost: anyHost,
 		CORSOrigins: cfg.API.CORSOrigins, MaxStreams: cfg.API.MaxStreams, Metrics: counts.Handler(), Logger: log})
 	if err == nil {
 		counts.ShowStreams(handler.Streams)

@@ -68,7 +68,7 @@ var table = []rule{
 		why: "for tests and benchmarks; imported by no production code",
 	},
 	{
-		pkg: "tool", may: []string{"agent"}, uses: []string{schema},
+		pkg: "tool", may: []string{"agent", "predicate"}, uses: []string{schema},
 		why: "tools know neither the ledger nor Temporal",
 	},
 	{

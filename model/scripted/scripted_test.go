@@ -98,7 +98,7 @@ func plan(t testing.TB, req model.Request) *agent.Plan {
 	for _, o := range offered() {
 		known[o.Name] = true
 	}
-	compiled, err := agent.Compile(&p, func(name string, _ json.RawMessage) ([]agent.PlanFault, bool) { return nil, known[name] })
+	compiled, err := agent.Compile(&p, agent.PlanChecks{Arguments: func(name string, _ json.RawMessage) ([]agent.PlanFault, bool) { return nil, known[name] }})
 	require.NoError(t, err)
 	require.Len(t, compiled.Nodes, len(p.Nodes), "the last node answers; none had to be added")
 	return compiled
@@ -271,7 +271,7 @@ func TestPlanOfManyTasksAndOddNames(t *testing.T) {
 	require.NoError(t, err)
 	var odd agent.Plan
 	require.NoError(t, json.Unmarshal([]byte(reply.Text), &odd))
-	_, err = agent.Compile(&odd, func(string, json.RawMessage) ([]agent.PlanFault, bool) { return nil, true })
+	_, err = agent.Compile(&odd, agent.PlanChecks{Arguments: func(string, json.RawMessage) ([]agent.PlanFault, bool) { return nil, true }})
 	require.NoError(t, err)
 	require.Len(t, odd.Nodes, 4)
 }

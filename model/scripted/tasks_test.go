@@ -53,7 +53,7 @@ func FuzzTasks(f *testing.F) {
 				return
 			}
 		}
-		_, err := agent.Compile(&p, func(string, json.RawMessage) ([]agent.PlanFault, bool) { return nil, true })
+		_, err := agent.Compile(&p, agent.PlanChecks{Arguments: func(string, json.RawMessage) ([]agent.PlanFault, bool) { return nil, true }})
 		require.NoError(t, err)
 		checkTurnsEnd(t, req)
 	})
