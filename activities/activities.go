@@ -82,6 +82,8 @@ type Config struct {
 	// Models finds the client of a model by its name in the configuration; nil when the worker does not have it.
 	Models func(name string) model.Client
 	Tools  *tool.Set
+	// Workflows starts workflows; nil: this worker cannot.
+	Workflows Workflows
 	// Policy, if set, is asked in the activity before a command that no rule of its run refuses.
 	Policy policy.Func
 	Log    *slog.Logger
@@ -97,6 +99,7 @@ type Activities struct {
 	ledger Ledger
 	models func(name string) model.Client
 	tools  *tool.Set
+	starts Workflows
 	policy policy.Func
 	log    *slog.Logger
 	at     func(ctx context.Context, at agent.Boundary, call agent.Call)
@@ -129,7 +132,7 @@ func New(cfg Config) (*Activities, error) {
 	if cfg.At == nil {
 		cfg.At = func(context.Context, agent.Boundary, agent.Call) {}
 	}
-	return &Activities{ledger: cfg.Ledger, models: cfg.Models, tools: cfg.Tools, policy: cfg.Policy, log: cfg.Log, at: cfg.At, stopping: cfg.Stopping}, nil
+	return &Activities{ledger: cfg.Ledger, models: cfg.Models, tools: cfg.Tools, starts: cfg.Workflows, policy: cfg.Policy, log: cfg.Log, at: cfg.At, stopping: cfg.Stopping}, nil
 }
 
 func (a *Activities) client(ref agent.ModelRef) (model.Client, error) {
@@ -174,7 +177,7 @@ func (a *Activities) SettleCommand(ctx context.Context, call agent.SettleCall) (
 		settled.GoesOn, settled.Said = row.GoesOn, row.Said
 	case agent.PlanCommand:
 		settled.Plan, err = a.shape(ctx, call.RunID)
-	case agent.ToolCommand, agent.HTTPCommand, agent.NowCommand, agent.UUIDCommand, agent.RandomCommand, agent.WaitCommand:
+	case agent.ToolCommand, agent.HTTPCommand, agent.NowCommand, agent.UUIDCommand, agent.RandomCommand, agent.WaitCommand, agent.WorkflowCommand:
 	}
 	if err != nil {
 		return agent.SettleReply{}, crossing(fmt.Errorf("settle command %s: %w", call.CommandID, err))

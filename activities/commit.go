@@ -45,6 +45,8 @@ type command struct {
 type dispatch struct {
 	no  int
 	key string
+	// base is the number of the last dispatch before somebody let the command begin anew, 0 for none.
+	base int
 	// by and deadline fence and bound what the effect asks for in its turn.
 	by       agent.Dispatch
 	deadline time.Time
@@ -217,7 +219,7 @@ func (a *Activities) execute(ctx context.Context, c command, begun agent.Begun) 
 	effectCtx, end := a.effectContext(ctx, c, begun)
 	defer end()
 	started := time.Now()
-	d := dispatch{no: begun.DispatchNo, key: agent.IdempotencyKey(c.call.RunID, c.call.CommandID),
+	d := dispatch{no: begun.DispatchNo, base: begun.BaseNo, key: agent.IdempotencyKey(c.call.RunID, c.call.CommandID),
 		by: c.begin.Dispatch, deadline: started.Add(begun.Remaining)}
 	if c.tx != nil {
 		return a.executeTx(durable, effectCtx, end, c, begun, d)

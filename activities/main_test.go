@@ -180,7 +180,7 @@ func (l *lab) acceptIn(t testing.TB, conversationID string, mode agent.Mode, pla
 	}
 	var err error
 	a.Run.Definition, err = agent.Blueprint{Name: "default", Mode: mode, Model: agent.ModelRef{Name: "default", Model: "m"}, Tools: []string{"*"},
-		Instructions: "be kind", Limits: agent.Limits{MaxSteps: 5}, Policy: l.policy}.Resolve(l.tools.Refs())
+		Instructions: "be kind", Limits: agent.Limits{MaxSteps: 5}, Policy: l.policy, Workflows: []string{"orders/*"}}.Resolve(l.tools.Refs())
 	require.NoError(t, err)
 	switch {
 	case plan != "":
@@ -188,6 +188,7 @@ func (l *lab) acceptIn(t testing.TB, conversationID string, mode agent.Mode, pla
 		require.NoError(t, err)
 		var p agent.Plan
 		require.NoError(t, json.Unmarshal([]byte(plan), &p))
+		check.Workflow = func(string, string) bool { return true } // what comes to the activity is up to it
 		a.Plan, err = agent.Compile(&p, check)
 		require.NoError(t, err)
 		a.PlanSource = "caller"

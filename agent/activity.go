@@ -20,6 +20,7 @@ const (
 	RecordEffect  Activity[EffectCall, EffectReply]   = "RecordEffect"
 	CallHTTP      Activity[HTTPCall, HTTPReply]       = "CallHTTP"
 	Await         Activity[WaitCall, Reply]           = "Await"
+	CallWorkflow  Activity[WorkflowCall, Reply]       = "CallWorkflow"
 	// Evaluate is a local activity.
 	Evaluate Activity[EvaluateCall, EvaluateReply] = "Evaluate"
 	// Segment is a local activity.
@@ -29,7 +30,7 @@ const (
 // ActivityNames lists the names of all activities of a run.
 func ActivityNames() []string {
 	return []string{string(CallPlanner), string(CallModel), string(CallTool), string(Record), string(SettleCommand), string(Finish),
-		string(RecordEffect), string(CallHTTP), string(Await), string(Evaluate), string(Segment)}
+		string(RecordEffect), string(CallHTTP), string(Await), string(CallWorkflow), string(Evaluate), string(Segment)}
 }
 
 // WorkflowName is the name of the run workflow in Temporal.
@@ -182,6 +183,23 @@ type ToolCall struct {
 	Tool        string `json:"tool"`
 	FromCommand string `json:"from_command,omitempty"`
 	FromIndex   int    `json:"from_index,omitempty"`
+}
+
+// WorkflowCall asks for one execution of a workflow; which and with what is in the plan.
+type WorkflowCall struct {
+	Call
+}
+
+// WorkflowStart is a workflow that a node executes.
+type WorkflowStart struct {
+	// ID is the workflow's id in Temporal.
+	ID        string
+	Name      string
+	TaskQueue string
+	// Args are JSON values.
+	Args []json.RawMessage
+	// RunID and CommandID are whose it is.
+	RunID, CommandID string
 }
 
 // WaitCall asks whether a wait node can go on: at its time, or with the value of its signal.

@@ -26,6 +26,8 @@ const (
 	HTTPCommand   CommandKind = "http"
 	// WaitCommand waits for a time, or for somebody.
 	WaitCommand CommandKind = "wait"
+	// WorkflowCommand executes a workflow.
+	WorkflowCommand CommandKind = "workflow"
 )
 
 // TurnCommandID names the model call of a loop's turn: node#turn, turns counting from 1.

@@ -34,6 +34,8 @@ type CheckArguments func(toolName string, args json.RawMessage) (faults []PlanFa
 // PlanChecks are what Compile asks of those who know the tools and the language of conditions.
 type PlanChecks struct {
 	Arguments CheckArguments
+	// Workflow reports whether the agent may start a workflow.
+	Workflow func(taskQueue, name string) bool
 	// When says which nodes a condition names, or what is wrong with it.
 	When func(condition string) (nodes []string, err error)
 }
@@ -60,7 +62,7 @@ func Compile(p *Plan, check PlanChecks) (*Plan, error) {
 	}
 	c.deps = make([][]int, len(p.Nodes))
 	for i := range p.Nodes {
-		c.checkNode(i, check.Arguments)
+		c.checkNode(i, check)
 		c.checkWhen(i, check.When)
 	}
 	c.checkOutput()
@@ -118,20 +120,25 @@ func ValidNodeID(id string) bool {
 	return true
 }
 
-func (c *compiler) checkNode(i int, check CheckArguments) {
+func (c *compiler) checkNode(i int, check PlanChecks) {
 	n := &c.plan.Nodes[i]
 	at := fmt.Sprintf("/nodes/%d", i)
 	switch n.Kind {
 	case LLMNode:
 		c.checkLLM(i, n, at)
 	case ToolNode:
-		c.checkTool(i, n, at, check)
+		c.checkTool(i, n, at, check.Arguments)
 	case WaitNode:
 		c.checkWait(n, at)
+	case WorkflowNode:
+		c.checkWorkflow(i, n, at, check.Workflow)
 	case ReactNode:
-		c.fault(at+"/kind", "%q cannot be part of a plan; want llm, tool or wait", n.Kind)
+		c.fault(at+"/kind", "%q cannot be part of a plan; want llm, tool, wait or workflow", n.Kind)
 	default:
-		c.fault(at+"/kind", "%q is not a node kind; want llm, tool or wait", n.Kind)
+		c.fault(at+"/kind", "%q is not a node kind; want llm, tool, wait or workflow", n.Kind)
+	}
+	if n.Kind != WorkflowNode && (n.Workflow != "" || n.TaskQueue != "") {
+		c.fault(at, "only a workflow node has a workflow or a task_queue")
 	}
 	if n.Kind != ToolNode && n.Lane != "" || !n.Lane.Valid() {
 		c.fault(at+"/lane", "%q: want normal or fast, for a tool node", n.Lane)
@@ -223,6 +230,25 @@ func (c *compiler) checkWait(n *Node, at string) {
 	case n.Duration < 0 || n.Duration > maxWait:
 		c.fault(at+"/duration", "want more than nothing and at most %s", maxWait)
 	}
+}
+
+func (c *compiler) checkWorkflow(i int, n *Node, at string, may func(taskQueue, name string) bool) {
+	if n.Tool != "" || n.Prompt != "" || n.Inputs != nil {
+		c.fault(at, "a workflow node has a workflow, a task_queue and args")
+	}
+	switch {
+	case n.Workflow == "":
+		c.fault(at+"/workflow", "a workflow node needs the name of a workflow")
+	case n.TaskQueue == "":
+		c.fault(at+"/task_queue", "a workflow node needs the task queue of its workers")
+	case may == nil || !may(n.TaskQueue, n.Workflow):
+		c.fault(at+"/workflow", "this agent may not start %q on %q", n.Workflow, n.TaskQueue)
+	}
+	if b := firstByte(n.Args); !absent(n.Args) && b != '{' && b != '[' {
+		c.fault(at+"/args", "want an object, or a list of arguments")
+		return
+	}
+	c.checkReferences(i, n.Args, at+"/args")
 }
 
 func (c *compiler) checkTool(i int, n *Node, at string, check CheckArguments) {

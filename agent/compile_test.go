@@ -16,8 +16,8 @@ import (
 	"runledger/agent"
 )
 
-// checks take any arguments, and a condition that is the ids of nodes.
-var checks = agent.PlanChecks{Arguments: knowsAll, When: func(condition string) ([]string, error) {
+// checks take any arguments, the workflow w on q, and a condition that is the ids of nodes.
+var checks = agent.PlanChecks{Arguments: knowsAll, Workflow: func(queue, name string) bool { return queue == "q" && name == "w" }, When: func(condition string) ([]string, error) {
 	if condition == "!" {
 		return nil, errors.New("not a condition")
 	}
@@ -92,6 +92,12 @@ func TestCompileFaults(t *testing.T) {
 		"unknown dependency":      {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "depends_on": ["b"]}]}`, []string{"/nodes/0/depends_on/0"}, "no node \"b\""},
 		"depends on itself":       {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "depends_on": ["a"]}]}`, []string{"/nodes/0/depends_on/0"}, "on itself"},
 		"timeout too long":        {`{"nodes": [{"id": "a", "kind": "llm", "prompt": "x", "timeout": "24h1s"}]}`, []string{"/nodes/0/timeout"}, "longer than"},
+		"workflow without name":   {`{"nodes": [{"id": "a", "kind": "workflow", "task_queue": "q"}]}`, []string{"/nodes/0/workflow"}, "needs the name"},
+		"workflow without queue":  {`{"nodes": [{"id": "a", "kind": "workflow", "workflow": "w"}]}`, []string{"/nodes/0/task_queue"}, "needs the task queue"},
+		"workflow not allowed":    {`{"nodes": [{"id": "a", "kind": "workflow", "workflow": "other", "task_queue": "q"}]}`, []string{"/nodes/0/workflow"}, "may not start \"other\" on \"q\""},
+		"workflow with a text":    {`{"nodes": [{"id": "a", "kind": "workflow", "workflow": "w", "task_queue": "q", "args": "x"}]}`, []string{"/nodes/0/args"}, "want an object, or a list"},
+		"workflow with a prompt":  {`{"nodes": [{"id": "a", "kind": "workflow", "workflow": "w", "task_queue": "q", "prompt": "x"}]}`, []string{"/nodes/0"}, "has a workflow, a task_queue and args"},
+		"workflow of a tool":      {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "workflow": "w"}]}`, []string{"/nodes/0"}, "only a workflow node"},
 		"condition of nobody":     {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "when": "b"}]}`, []string{"/nodes/0/when"}, "no node \"b\""},
 		"condition of itself":     {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "when": "a"}]}`, []string{"/nodes/0/when"}, "the node itself"},
 		"condition that is wrong": {`{"nodes": [{"id": "a", "kind": "tool", "tool": "t", "when": "!"}]}`, []string{"/nodes/0/when"}, "not a condition"},
@@ -354,4 +360,26 @@ func TestCompileConditions(t *testing.T) {
 	shape := p.Shape(&agent.Definition{})
 	require.True(t, shape.Nodes[2].When)
 	require.False(t, shape.Nodes[3].When)
+}
+
+// The arguments of a workflow are an object or a list, whose references imply dependencies.
+func TestCompileWorkflows(t *testing.T) {
+	t.Parallel()
+	p, err := agent.Compile(planOf(t, `{"nodes": [{"id": "b", "kind": "workflow", "workflow": "w", "task_queue": "q", "args": [{"$from": "/nodes/a/output"}, 2]},
+		{"id": "a", "kind": "workflow", "workflow": "w", "task_queue": "q"}]}`), checks)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, p.Nodes[1].DependsOn)
+	shape := p.Shape(&agent.Definition{})
+	require.Equal(t, agent.ShapeNode{ID: "a", Kind: agent.WorkflowNode, Tool: "w", Effect: agent.Idempotent, Timeout: agent.DefaultWorkflowTimeout, OnError: agent.OnErrorFail}, shape.Nodes[0])
+}
+
+func TestWhichWorkflowsAnAgentMayStart(t *testing.T) {
+	t.Parallel()
+	d := agent.Definition{Workflows: []string{"orders/ShipOrder", "billing/*"}}
+	require.True(t, d.MayStart("orders", "ShipOrder"))
+	require.False(t, d.MayStart("orders", "CancelOrder"))
+	require.True(t, d.MayStart("billing", "Anything"))
+	require.False(t, d.MayStart("other", "ShipOrder"))
+	require.False(t, (&agent.Definition{}).MayStart("orders", "ShipOrder"))
+	require.True(t, (&agent.Definition{Workflows: []string{"*"}}).MayStart("q", "w"))
 }

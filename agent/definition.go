@@ -23,6 +23,8 @@ type Blueprint struct {
 	ApprovalTimeout Duration
 	// Lane is that of the definition.
 	Lane Lane
+	// Workflows are those of the definition.
+	Workflows []string
 }
 
 // Resolve makes the definition that becomes part of a run's record. The error names the pattern that matches no tool of
@@ -31,7 +33,7 @@ func (b Blueprint) Resolve(catalog []ToolRef) (Definition, error) {
 	d := Definition{
 		Agent: b.Name, Mode: b.Mode, Model: b.Model, Instructions: b.Instructions, Tools: []ToolRef{},
 		Limits: b.Limits.Or(DefaultLimits()), History: &History{MaxTokens: DefaultHistoryTokens}, Policy: b.Policy,
-		RequirePlan: b.RequirePlan, ApprovalTimeout: b.ApprovalTimeout, Lane: b.Lane,
+		RequirePlan: b.RequirePlan, ApprovalTimeout: b.ApprovalTimeout, Lane: b.Lane, Workflows: b.Workflows,
 	}
 	if b.History.MaxTokens > 0 {
 		d.History.MaxTokens = b.History.MaxTokens
@@ -53,6 +55,12 @@ func (b Blueprint) Resolve(catalog []ToolRef) (Definition, error) {
 		}
 	}
 	return d, nil
+}
+
+// MayStart reports whether plans of the agent may start a workflow: one of its patterns is the name with its task queue, "queue/name",
+// "queue/*", or "*".
+func (d *Definition) MayStart(taskQueue, name string) bool {
+	return slices.ContainsFunc(d.Workflows, func(pattern string) bool { return MatchTool(pattern, taskQueue+"/"+name) })
 }
 
 // MatchTool reports whether a tool name fits a pattern: the name itself, "prefix/*" for the tools of a server, or "*".

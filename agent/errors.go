@@ -17,6 +17,7 @@ const (
 	CodeReference        Code = "REFERENCE_FAILED"   // a $from that points to nothing in the result it names
 	CodeToolUnknown      Code = "TOOL_UNKNOWN"       // the worker does not have the tool
 	CodeToolFailed       Code = "TOOL_FAILED"        // the tool said no, or broke
+	CodeWorkflowFailed   Code = "WORKFLOW_FAILED"    // the workflow of a node ended without a result, or cannot be started
 	CodeModelFailed      Code = "MODEL_FAILED"       // the model's vendor refused the call for good
 	CodeModelUnavailable Code = "MODEL_UNAVAILABLE"  // the model's vendor cannot be reached, is overloaded or limits the rate
 	CodeModelStream      Code = "MODEL_STREAM_ENDED" // the model's stream ended without its end mark

@@ -227,6 +227,8 @@ func (b Begin) OutOfTime(now time.Time) bool {
 type Begun struct {
 	Verdict    Verdict
 	DispatchNo int
+	// BaseNo is the number of the last dispatch before somebody let the command begin anew, 0 for none.
+	BaseNo int
 	// Remaining is the time until the command's deadline, by the database's clock.
 	Remaining time.Duration
 	// Wait is how long the lease that stands in the way still lasts, for MustWait.

@@ -16,6 +16,8 @@ const (
 	ReactNode NodeKind = "react"
 	// WaitNode waits for a signal, or for a time.
 	WaitNode NodeKind = "wait"
+	// WorkflowNode executes a Temporal workflow of somebody else's and waits for its result.
+	WorkflowNode NodeKind = "workflow"
 )
 
 // OnError says what a node's failure means for its plan.
@@ -39,9 +41,12 @@ type Retry struct {
 type Node struct {
 	ID   string   `json:"id"`
 	Kind NodeKind `json:"kind"`
-	// Tool and Args belong to tool nodes; Args is a JSON object that may hold references.
-	Tool string          `json:"tool,omitempty"`
-	Args json.RawMessage `json:"args,omitempty"`
+	// Tool belongs to tool nodes, Workflow and TaskQueue to workflow nodes. Args of a tool is a JSON object; of a workflow an object, its
+	// one argument, or a list of all its arguments. Both may hold references.
+	Tool      string          `json:"tool,omitempty"`
+	Workflow  string          `json:"workflow,omitempty"`
+	TaskQueue string          `json:"task_queue,omitempty"`
+	Args      json.RawMessage `json:"args,omitempty"`
 	// Prompt and Inputs belong to llm nodes; the values of Inputs may hold references.
 	Prompt string                     `json:"prompt,omitempty"`
 	Inputs map[string]json.RawMessage `json:"inputs,omitempty"`
@@ -89,8 +94,9 @@ type Shape struct {
 
 // ShapeNode is a node of a Shape. Dependencies are indexes into Shape.Nodes.
 type ShapeNode struct {
-	ID        string      `json:"id"`
-	Kind      NodeKind    `json:"kind"`
+	ID   string   `json:"id"`
+	Kind NodeKind `json:"kind"`
+	// Tool is that of a tool node, or the name of a workflow.
 	Tool      string      `json:"tool,omitempty"`
 	Effect    EffectClass `json:"effect_class"`
 	DependsOn []int       `json:"depends_on,omitempty"`
@@ -125,6 +131,8 @@ const (
 const (
 	DefaultModelTimeout = Duration(60 * 1e9)
 	DefaultToolTimeout  = Duration(300 * 1e9)
+	// DefaultWorkflowTimeout is as long as one may take.
+	DefaultWorkflowTimeout = maxNodeTimeout
 )
 
 // Shape reduces a compiled plan to what the workflow needs. The tools give effect classes and timeouts.
@@ -146,6 +154,9 @@ func (p *Plan) Shape(d *Definition) *Shape {
 			}
 		}
 		fallback := DefaultModelTimeout
+		if n.Kind == WorkflowNode {
+			sn.Tool, fallback = n.Workflow, DefaultWorkflowTimeout
+		}
 		if n.Kind == ToolNode {
 			fallback = DefaultToolTimeout
 			sn.Effect = External

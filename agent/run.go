@@ -242,6 +242,8 @@ type Definition struct {
 	ApprovalTimeout Duration `json:"approval_timeout,omitempty"`
 	// Lane is that of calls which may be repeated, where neither node nor tool names one.
 	Lane Lane `json:"lane,omitempty"`
+	// Workflows are those that plans may start, see MayStart.
+	Workflows []string `json:"workflows,omitempty"`
 }
 
 // Tool finds a tool of the definition by name.

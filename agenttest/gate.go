@@ -63,7 +63,7 @@ func (t *txn) begin(b agent.Begin, begun *agent.Begun) error {
 		}
 		return t.dispatch(b, begun)
 	case agent.MayProceed:
-		begun.DispatchNo, begun.Remaining = t.command.DispatchNo, t.command.Deadline.Sub(t.now)
+		begun.DispatchNo, begun.BaseNo, begun.Remaining = t.command.DispatchNo, t.command.BaseNo, t.command.Deadline.Sub(t.now)
 		t.command.LeaseUntil = t.now.Add(agent.Lease)
 	case agent.MustReconcile:
 		begun.DispatchNo, begun.Remaining = t.command.DispatchNo, t.command.Deadline.Sub(t.now)
@@ -142,7 +142,7 @@ func (t *txn) dispatch(b agent.Begin, begun *agent.Begun) error {
 	}
 	begun.DispatchNo, begun.Remaining = 1, time.Duration(b.Timeout)
 	if t.command != nil {
-		begun.DispatchNo = t.command.DispatchNo + 1
+		begun.DispatchNo, begun.BaseNo = t.command.DispatchNo+1, t.command.BaseNo
 	}
 	deadline := t.now.Add(begun.Remaining)
 	var err error

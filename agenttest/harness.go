@@ -302,6 +302,7 @@ func (h *Harness) plan() (plan *agent.Plan, source string) {
 	}
 	check, err := tool.CheckPlans(h.def.Tools)
 	if err == nil {
+		check.Workflow = h.def.MayStart
 		plan, err = agent.Compile(h.cfg.Plan, check)
 	}
 	if err != nil {

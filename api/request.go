@@ -184,7 +184,7 @@ func (a *API) acceptance(r *http.Request, b *runBody, raw json.RawMessage) (agen
 	switch {
 	case b.Plan != nil:
 		out.PlanSource = "caller"
-		if out.Plan, err = a.compile(b.Plan, def.Tools); err != nil {
+		if out.Plan, err = a.compile(b.Plan, &def); err != nil {
 			return none, err
 		}
 		// The default of max_steps is about turns and about plans that a model makes.
@@ -252,11 +252,12 @@ func (a *API) resolve(ctx context.Context, b agent.Blueprint) (agent.Definition,
 }
 
 // compile checks a plan that the caller brought. Its faults point into the body.
-func (a *API) compile(p *agent.Plan, tools []agent.ToolRef) (*agent.Plan, error) {
-	check, err := a.cfg.CheckPlans(tools)
+func (a *API) compile(p *agent.Plan, d *agent.Definition) (*agent.Plan, error) {
+	check, err := a.cfg.CheckPlans(d.Tools)
 	if err != nil {
 		return nil, fmt.Errorf("a published tool has a schema that cannot be used: %w", err)
 	}
+	check.Workflow = d.MayStart
 	compiled, err := agent.Compile(p, check)
 	var invalid *agent.PlanError
 	if errors.As(err, &invalid) {

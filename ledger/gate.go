@@ -74,7 +74,7 @@ func (t *txn) begin(ctx context.Context, b agent.Begin, begun *agent.Begun) erro
 		}
 		return t.dispatch(b, begun)
 	case agent.MayProceed:
-		begun.DispatchNo = t.command.DispatchNo
+		begun.DispatchNo, begun.BaseNo = t.command.DispatchNo, t.command.BaseNo
 		begun.Remaining = t.command.Deadline.Sub(t.now)
 		t.writes.Queue(`UPDATE commands SET lease_until = $3 WHERE run_id = $1 AND command_id = $2`, b.RunID, b.CommandID, t.now.Add(agent.Lease))
 	case agent.MustWait:
@@ -159,7 +159,7 @@ func (t *txn) dispatch(b agent.Begin, begun *agent.Begun) error {
 	}
 	begun.DispatchNo = 1
 	if t.command != nil {
-		begun.DispatchNo = t.command.DispatchNo + 1
+		begun.DispatchNo, begun.BaseNo = t.command.DispatchNo+1, t.command.BaseNo
 	}
 	begun.Remaining = time.Duration(b.Timeout)
 	deadline := t.now.Add(begun.Remaining)

@@ -62,10 +62,13 @@ func runView(t agent.EventType, kind agent.CommandKind) (agent.EventType, []stri
 	case agent.NodeFailed:
 		return stepFailed, []string{"node_index", "error", "handled"}
 	case agent.NodeSkipped:
-		return t, []string{"node_index", "reason"}
+		return t, []string{"node_index", "reason", "unmet"}
 	case agent.CommandEmitted:
 		if kind == agent.ToolCommand {
 			return toolInvoked, []string{"kind", "tool", "effect_class", "input", "deadline"}
+		}
+		if kind == agent.WorkflowCommand {
+			return t, []string{"kind", "tool", "effect_class", "input", "deadline"}
 		}
 		if kind == agent.WaitCommand {
 			return t, []string{"kind", "effect_class", "input", "deadline"}
@@ -129,6 +132,8 @@ func committedView(kind agent.CommandKind) (agent.EventType, []string) {
 	case agent.WaitCommand:
 		// What somebody has sent may be short enough to be guessed from its hash.
 		return agent.CommandCommitted, []string{"kind", "output", "reused_from"}
+	case agent.WorkflowCommand:
+		return agent.CommandCommitted, []string{"kind", "tool", "result_hash", "output", "latency_ms", "reused_from"}
 	case agent.NowCommand, agent.UUIDCommand, agent.RandomCommand: // have an event of their own
 	case agent.PlanCommand:
 		// The planner's output is the plan with its prompts and arguments; plan_created shows what is public of it.

@@ -185,7 +185,7 @@ func (s *stack) acceptBy(t testing.TB, mode agent.Mode, input string, plan *agen
 		RequestID: id(), Epoch: 1, Input: input}}
 	a.Run.RootRunID = a.Run.RunID
 	var err error
-	a.Run.Definition, err = agent.Blueprint{Name: "default", Mode: mode, Model: agent.ModelRef{Name: "default"}, Tools: []string{"*"}, Limits: s.limits}.Resolve(s.tools.Refs())
+	a.Run.Definition, err = agent.Blueprint{Name: "default", Mode: mode, Model: agent.ModelRef{Name: "default"}, Tools: []string{"*"}, Limits: s.limits, Workflows: []string{"*"}}.Resolve(s.tools.Refs())
 	require.NoError(t, err)
 	switch {
 	case mode == agent.ModeReact:
@@ -193,6 +193,7 @@ func (s *stack) acceptBy(t testing.TB, mode agent.Mode, input string, plan *agen
 	case plan != nil:
 		check, err := tool.CheckPlans(a.Run.Definition.Tools)
 		require.NoError(t, err)
+		check.Workflow = a.Run.Definition.MayStart
 		a.Plan, err = agent.Compile(plan, check)
 		require.NoError(t, err)
 		a.PlanSource = "caller"

@@ -75,7 +75,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.MaxConcurrentActivities == 0 {
 		cfg.MaxConcurrentActivities = 200
 	}
-	acts, err := activities.New(activities.Config{Ledger: cfg.Ledger, Models: cfg.Models, Tools: cfg.Tools, Policy: cfg.Policy,
+	acts, err := activities.New(activities.Config{Ledger: cfg.Ledger, Models: cfg.Models, Tools: cfg.Tools, Workflows: starter{cfg.Temporal}, Policy: cfg.Policy,
 		Log: cfg.Log, Stopping: ctx.Done(), At: cfg.At})
 	if err != nil {
 		return err

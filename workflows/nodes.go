@@ -205,6 +205,8 @@ func (e *execution) runNode(ctx workflow.Context, i int) {
 		e.runReact(ctx, i)
 	case agent.WaitNode:
 		e.runWait(ctx, i)
+	case agent.WorkflowNode:
+		e.runWorkflow(ctx, i)
 	default:
 		e.nodeFailed(ctx, i, agent.Failed(agent.CodeInvalidPlan, "node kind %q is unknown to this worker", e.plan.Nodes[i].Kind))
 	}

@@ -141,6 +141,7 @@ func newWorld(t testing.TB, in agent.RunInput, s script) *world {
 	register(w, agent.CallPlanner, func(in agent.PlannerCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callPlanner)
 	register(w, agent.CallModel, func(in agent.ModelCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callModel)
 	register(w, agent.CallTool, func(in agent.ToolCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callTool)
+	register(w, agent.CallWorkflow, func(in agent.WorkflowCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callWorkflow)
 	register(w, agent.Await, func(in agent.WaitCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.await)
 	register(w, agent.SettleCommand, func(in agent.SettleCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.settle)
 	register(w, agent.Record, func(in agent.RecordCall) (agent.Call, agent.Scope) { return agent.Call{}, in.Scope }, w.record)
@@ -278,6 +279,14 @@ func (w *world) callModel(in agent.ModelCall) pending[agent.ModelReply] {
 	return pending[agent.ModelReply]{p.takes, func() (agent.ModelReply, error) {
 		reply, e, err := p.end()
 		return agent.ModelReply{Reply: reply, Tools: e.tools, GoesOn: e.said > 0, Said: e.said}, err
+	}}
+}
+
+func (w *world) callWorkflow(in agent.WorkflowCall) pending[agent.Reply] {
+	p := w.command(in.Call, agent.WorkflowCommand, "", agent.Idempotent, 0)
+	return pending[agent.Reply]{p.takes, func() (agent.Reply, error) {
+		reply, _, err := p.end()
+		return reply, err
 	}}
 }
 
@@ -622,7 +631,7 @@ func (w *world) commands() []string {
 	ids := []string{}
 	for _, c := range w.calls {
 		switch c.name {
-		case string(agent.CallPlanner), string(agent.CallModel), string(agent.CallTool):
+		case string(agent.CallPlanner), string(agent.CallModel), string(agent.CallTool), string(agent.CallWorkflow):
 			ids = append(ids, c.command)
 		}
 	}

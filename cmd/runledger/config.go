@@ -67,6 +67,8 @@ type agentConfig struct {
 	ApprovalTimeout agent.Duration `yaml:"approval_timeout"`
 	// Lane is that of calls which may be repeated, where neither node nor tool names one.
 	Lane agent.Lane `yaml:"lane"`
+	// Workflows are those that plans may start: "queue/name", "queue/*" or "*".
+	Workflows []string `yaml:"workflows"`
 }
 
 type limitsConfig struct {
@@ -256,7 +258,7 @@ func (c *config) blueprints() []agent.Blueprint {
 			Model:       agent.ModelRef{Name: a.Model, Provider: m.Provider, Model: m.Model},
 			Limits:      agent.Limits(a.Limits),
 			RequirePlan: a.RequirePlan,
-			History:     agent.History{MaxTokens: a.History.MaxTokens}, Policy: a.policy(), ApprovalTimeout: a.ApprovalTimeout, Lane: a.Lane})
+			History:     agent.History{MaxTokens: a.History.MaxTokens}, Policy: a.policy(), ApprovalTimeout: a.ApprovalTimeout, Lane: a.Lane, Workflows: a.Workflows})
 	}
 	return agents
 }

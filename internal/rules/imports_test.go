@@ -115,7 +115,7 @@ var table = []rule{
 	{
 		pkg: "worker", may: []string{"activities", "agent", "dispatch", "ledger", "model", "policy", "tool", "workflows"},
 		uses: []string{temporal + "activity", temporal + "client", temporal + "converter", temporal + "interceptor", temporal + "log",
-			temporal + "temporal", temporal + "worker", temporal + "workflow", uuid},
+			temporal + "temporal", temporal + "worker", temporal + "workflow", "go.temporal.io/api", uuid},
 		why: "a library for users with tools and models of their own: no vendor, no configuration file, no API",
 	},
 	{
