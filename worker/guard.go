@@ -84,7 +84,7 @@ func (r *refusing) ExecuteActivity(ctx workflow.Context, activityType string, ar
 }
 
 func (r *refusing) ExecuteLocalActivity(ctx workflow.Context, activityType string, args ...any) workflow.Future {
-	if activityType == string(agent.Segment) || activityType == string(agent.Finish) {
+	if slices.Contains(agent.LocalActivityNames(), activityType) {
 		return r.Next.ExecuteLocalActivity(ctx, activityType, args...)
 	}
 	return failed(ctx, r.refuse(ctx, "local activity "+activityType))

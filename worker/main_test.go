@@ -140,7 +140,7 @@ func startOn(t *testing.T, on *temporalServer, client model.Client, more ...tool
 	s.tools, err = tool.NewSet(append(more, s.counting.tool(t))...)
 	require.NoError(t, err)
 	s.config = worker.Config{Ledger: store, Temporal: c, TaskQueue: uuid.NewString(), Tools: s.tools, Log: log,
-		Models: func(string) model.Client { return client }, PanicPolicy: sdkworker.FailWorkflow}
+		Models: func(string) model.Client { return client }, PanicPolicy: sdkworker.FailWorkflow, Strict: true} // as the programs run it
 	s.run(t)
 	t.Cleanup(func() { s.stop() })
 	return s
