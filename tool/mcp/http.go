@@ -113,7 +113,11 @@ func (r *remote) RoundTrip(req *http.Request) (*http.Response, error) {
 	release := func() { unhook(); cancel() }
 	followed, isCall := followedBy(req)
 	if followed != nil && isCall {
-		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: followed.markSent})
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+			// A request is tried on another connection only when nothing of it was written to the one before.
+			GetConn:      func(string) { followed.markSent(false) },
+			WroteHeaders: func() { followed.markSent(true) },
+		})
 	}
 	req = req.Clone(ctx)
 	for name, values := range r.headers {
@@ -247,11 +251,11 @@ func (a *answer) Close() error {
 	return err
 }
 
-// markSent notes that the server may have got the call.
-func (r *request) markSent() {
+// markSent notes whether the server may have got the call.
+func (r *request) markSent(sent bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.sent = true
+	r.sent = sent
 }
 
 func (r *request) markTried(id jsonrpc.ID) {

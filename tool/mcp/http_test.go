@@ -23,6 +23,7 @@ import (
 // site is a server over HTTP that a test can take down, start again without its sessions, and let answer what it likes.
 type site struct {
 	url     string
+	fakes   []*sdk.Server
 	handler atomic.Pointer[http.Handler]
 	// instead, if set, may answer a request; it returns false to leave it to the server.
 	instead atomic.Pointer[func(w http.ResponseWriter, r *http.Request, method string) bool]
@@ -46,14 +47,28 @@ func newSite(t testing.TB, options *sdk.StreamableHTTPOptions) *site {
 		}
 		(*s.handler.Load()).ServeHTTP(w, r)
 	}))
-	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		for _, fake := range s.fakes {
+			endSessions(fake)
+		}
+		server.Close()
+	})
 	s.url = server.URL
 	return s
+}
+
+// endSessions ends those that no client has ended.
+func endSessions(fake *sdk.Server) {
+	for session := range fake.Sessions() {
+		_ = session.Close()
+	}
 }
 
 // restart makes a new server, which knows nothing of what was before.
 func (s *site) restart(options *sdk.StreamableHTTPOptions) {
 	fake := newFake(&plug{})
+	s.fakes = append(s.fakes, fake)
 	var handler http.Handler = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return fake }, options)
 	s.handler.Store(&handler)
 }
@@ -115,28 +130,52 @@ func TestCallsOverHTTP(t *testing.T) {
 
 func TestCallOverHTTPIsCancelled(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string]*sdk.StreamableHTTPOptions{"streams": nil, "stateless": {Stateless: true}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t, options).connect(t)
-			l := listen(t)
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
-			go func() {
-				_, err := call(ctx, t, s, "wait", l.args())
-				ended <- err
-			}()
-			require.Equal(t, "waiting", <-l.words)
-			cancel()
-			e := failure(t, <-ended)
-			require.Equal(t, agent.CodeCancelled, e.Code)
-			require.Equal(t, agent.FaultUnknown, e.Fault)
-			require.Equal(t, "cancelled", <-l.words, "the server hears of it")
-			out, err := call(t.Context(), t, s, "echo", `{"text": "still there"}`)
-			require.NoError(t, err)
-			require.Equal(t, `{"text":"still there"}`, out)
-		})
-	}
+	s := newSite(t, nil).connect(t)
+	l := listen(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := call(ctx, t, s, "wait", l.args())
+		ended <- err
+	}()
+	require.Equal(t, "waiting", <-l.words)
+	cancel()
+	e := failure(t, <-ended)
+	require.Equal(t, agent.CodeCancelled, e.Code)
+	require.Equal(t, agent.FaultUnknown, e.Fault)
+	require.Equal(t, "cancelled", <-l.words, "the server hears of it")
+	out, err := call(t.Context(), t, s, "echo", `{"text": "still there"}`)
+	require.NoError(t, err)
+	require.Equal(t, `{"text":"still there"}`, out)
+}
+
+// hang lets calls wait for the end of their request; words come when one begins and when it ends.
+func (s *site) hang() (words chan string) {
+	words = make(chan string, 10)
+	s.answer("tools/call", func(_ http.ResponseWriter, r *http.Request) {
+		words <- "waiting"
+		<-r.Context().Done()
+		words <- "hung up"
+	})
+	return words
+}
+
+// Where there is no session, which a notification could name, the end of the request is what the server hears.
+func TestCancelledCallHangsUp(t *testing.T) {
+	t.Parallel()
+	site := newSite(t, &sdk.StreamableHTTPOptions{Stateless: true})
+	s := site.connect(t)
+	words := site.hang()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := call(ctx, t, s, "echo", `{}`)
+		ended <- err
+	}()
+	require.Equal(t, "waiting", <-words)
+	cancel()
+	require.Equal(t, agent.CodeCancelled, failure(t, <-ended).Code)
+	require.Equal(t, "hung up", <-words)
 }
 
 func TestProgressOverHTTP(t *testing.T) {
@@ -263,12 +302,13 @@ func TestNobodyListens(t *testing.T) {
 	fake := newFake(&plug{})
 	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return fake }, nil)}}
 	server.Start()
-	t.Cleanup(server.Close)
+	t.Cleanup(func() { endSessions(fake); server.Close() })
 	s, err := Connect(t.Context(), Config{Name: "fake", URL: server.URL, grace: 100 * time.Millisecond})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	server.CloseClientConnections()
 	server.Close()
+	s.current.remote.pool.CloseIdleConnections() // else the first call may be written before its end shows
 	_, err = call(t.Context(), t, s, "echo", `{}`)
 	e := failure(t, err)
 	require.Equal(t, agent.FaultTransient, e.Fault, "%v", err)
@@ -278,13 +318,13 @@ func TestCloseOverHTTP(t *testing.T) {
 	t.Parallel()
 	site := newSite(t, nil)
 	s := site.connect(t)
-	l := listen(t)
+	words := site.hang()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := call(t.Context(), t, s, "wait", l.args())
+		_, err := call(t.Context(), t, s, "echo", `{}`)
 		ended <- err
 	}()
-	require.Equal(t, "waiting", <-l.words)
+	require.Equal(t, "waiting", <-words)
 	s.Close()
 	require.Equal(t, agent.FaultUnknown, failure(t, <-ended).Fault)
 	s.Close()

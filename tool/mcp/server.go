@@ -229,7 +229,8 @@ func (s *Server) startRemote(ctx context.Context) (*session, error) {
 		defer close(current.gone)
 		err := client.Wait()
 		_ = client.Close() // it is over; this ends what the SDK keeps for it
-		r.close()
+		// A call that is on its way just now will hear from the server that there is no such session, and is better off knowing.
+		time.AfterFunc(s.cfg.grace, r.close)
 		if s.life.Err() == nil {
 			s.cfg.Log.Warn("session with mcp server has ended unasked", "error", err)
 			s.isStale() // what comes after it may have other tools
