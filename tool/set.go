@@ -129,7 +129,7 @@ func (s *Set) Select(patterns ...string) (*Set, error) {
 	if len(missing) > 0 {
 		return nil, &PatternError{Patterns: missing}
 	}
-	sub := &Set{tools: map[string]Tool{}, validators: map[string]*Validator{}}
+	sub := &Set{tools: map[string]Tool{}, validators: map[string]*Validator{}, away: s.away}
 	for _, name := range s.names {
 		if chosen[name] {
 			sub.names = append(sub.names, name)

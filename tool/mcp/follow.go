@@ -87,9 +87,6 @@ func (s *Server) refresh(tries int32) (again time.Duration) {
 	}
 	s.mu.Lock()
 	same := s.tools != nil && slices.EqualFunc(s.tools, tools, sameTool)
-	if tools == nil {
-		tools = []tool.Tool{} // it was asked, and has none
-	}
 	s.tools = tools
 	s.mu.Unlock()
 	if !same {

@@ -15,7 +15,9 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -51,9 +53,21 @@ func (c Config) headers() (http.Header, error) {
 		if !ok {
 			return nil, fmt.Errorf("headers_env: %s: the environment variable %s is not set", name, c.HeadersEnv[name])
 		}
+		value = strings.TrimSpace(value) // files of secrets end in a line end
+		if value == "" || strings.ContainsFunc(value, unicode.IsControl) {
+			return nil, fmt.Errorf("headers_env: %s: the environment variable %s is empty or holds control characters", name, c.HeadersEnv[name])
+		}
 		headers.Set(name, value)
 	}
 	return headers, nil
+}
+
+// withoutURL takes the address out of an error of a request: the query may hold a secret, and calls' errors go on record.
+func withoutURL(err error) error {
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		return failed.Err
+	}
+	return err
 }
 
 // remote is the way to a server over streamable HTTP, for the length of one session. Requests end with it.

@@ -219,6 +219,13 @@ func TestHeadersFromTheEnvironment(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "Bearer of a secret", site.seen.Load().Get("Authorization"), "calls carry it too")
 
+	for value, message := range map[string]string{" \n": "is empty or holds", "a\nX-More: b": "is empty or holds"} {
+		t.Setenv("RUNLEDGER_TEST_BEARER", value)
+		_, err = Connect(t.Context(), cfg)
+		require.ErrorContains(t, err, "headers_env: Authorization: the environment variable RUNLEDGER_TEST_BEARER "+message)
+	}
+	t.Setenv("RUNLEDGER_TEST_BEARER", "Bearer of a secret\n")
+
 	_, err = Connect(t.Context(), site.config())
 	require.ErrorContains(t, err, "Unauthorized")
 	require.NotContains(t, err.Error(), "secret")
@@ -303,7 +310,7 @@ func TestNobodyListens(t *testing.T) {
 	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return fake }, nil)}}
 	server.Start()
 	t.Cleanup(func() { endSessions(fake); server.Close() })
-	s, err := Connect(t.Context(), Config{Name: "fake", URL: server.URL, grace: 100 * time.Millisecond})
+	s, err := Connect(t.Context(), Config{Name: "fake", URL: server.URL + "/?key=secret", grace: 100 * time.Millisecond})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	server.CloseClientConnections()
@@ -312,6 +319,7 @@ func TestNobodyListens(t *testing.T) {
 	_, err = call(t.Context(), t, s, "echo", `{}`)
 	e := failure(t, err)
 	require.Equal(t, agent.FaultTransient, e.Fault, "%v", err)
+	require.NotContains(t, e.Message, "secret", "errors go on record")
 }
 
 func TestCloseOverHTTP(t *testing.T) {

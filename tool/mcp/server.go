@@ -222,7 +222,7 @@ func (s *Server) startRemote(ctx context.Context) (*session, error) {
 		if t.conn != nil {
 			_ = t.conn.Close() // the SDK leaves it open after some errors
 		}
-		return nil, inTime(ctx, err)
+		return nil, inTime(ctx, withoutURL(err))
 	}
 	current := &session{client: client, remote: r, gone: make(chan struct{})}
 	go func() {
@@ -232,7 +232,7 @@ func (s *Server) startRemote(ctx context.Context) (*session, error) {
 		// A call that is on its way just now will hear from the server that there is no such session, and is better off knowing.
 		time.AfterFunc(s.cfg.grace, r.close)
 		if s.life.Err() == nil {
-			s.cfg.Log.Warn("session with mcp server has ended unasked", "error", err)
+			s.cfg.Log.Warn("session with mcp server has ended unasked", "error", withoutURL(err))
 			s.isStale() // what comes after it may have other tools
 		}
 	}()

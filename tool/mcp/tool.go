@@ -30,7 +30,7 @@ const (
 
 // list asks for the server's tools and makes them ours. A tool that cannot be used is left out, with a warning.
 func (s *Server) list(ctx context.Context, current *session) ([]tool.Tool, error) {
-	var tools []tool.Tool
+	tools := []tool.Tool{} // not nil: it was asked, and may have none
 	public, own := map[string]bool{}, map[string]*sdk.Tool{}
 	for t, err := range current.client.Tools(ctx, nil) {
 		if err != nil {
@@ -227,7 +227,7 @@ func (t *remoteTool) ask(ctx context.Context, current *session, params *sdk.Call
 	case context.Canceled:
 		code, err = agent.CodeCancelled, ctx.Err()
 	}
-	return nil, sent || followed.wasTried(), failure(code, "%s: the server gave no answer: %w", t.spec.Name, err)
+	return nil, sent || followed.wasTried(), failure(code, "%s: the server gave no answer: %w", t.spec.Name, withoutURL(err))
 }
 
 // codeRejected is the SDK's own code for what a transport did not send or got refused, which no server has said.
