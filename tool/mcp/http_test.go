@@ -86,7 +86,7 @@ func (s *site) answer(method string, f http.HandlerFunc) {
 }
 
 func (s *site) config() Config {
-	return Config{Name: "fake", URL: s.url, grace: 100 * time.Millisecond}
+	return Config{Name: "fake", URL: s.url, grace: 500 * time.Millisecond}
 }
 
 func (s *site) connect(t testing.TB) *Server {
