@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 
 	"runledger/agent"
 	"runledger/model"
@@ -98,7 +99,7 @@ type Config struct {
 type Activities struct {
 	ledger Ledger
 	models func(name string) model.Client
-	tools  *tool.Set
+	tools  atomic.Pointer[tool.Set]
 	starts Workflows
 	policy policy.Func
 	log    *slog.Logger
@@ -118,21 +119,32 @@ func New(cfg Config) (*Activities, error) {
 	case cfg.Tools == nil:
 		return nil, errors.New("activities: no tools")
 	}
-	for _, spec := range cfg.Tools.Specs() {
-		if spec.Approve == "" {
-			continue
-		}
-		if err := predicate.Check(spec.Approve); err != nil {
-			return nil, fmt.Errorf("activities: tool %s: approve: %w", spec.Name, err)
-		}
-	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.At == nil {
 		cfg.At = func(context.Context, agent.Boundary, agent.Call) {}
 	}
-	return &Activities{ledger: cfg.Ledger, models: cfg.Models, tools: cfg.Tools, starts: cfg.Workflows, policy: cfg.Policy, log: cfg.Log, at: cfg.At, stopping: cfg.Stopping}, nil
+	a := &Activities{ledger: cfg.Ledger, models: cfg.Models, starts: cfg.Workflows, policy: cfg.Policy, log: cfg.Log, at: cfg.At, stopping: cfg.Stopping}
+	if err := a.UseTools(cfg.Tools); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// UseTools puts other tools in the place of those that commands were executed with so far. A command that has begun keeps its tool.
+// It fails, and changes nothing, when a tool's approve is not a predicate.
+func (a *Activities) UseTools(tools *tool.Set) error {
+	for _, spec := range tools.Specs() {
+		if spec.Approve == "" {
+			continue
+		}
+		if err := predicate.Check(spec.Approve); err != nil {
+			return fmt.Errorf("activities: tool %s: approve: %w", spec.Name, err)
+		}
+	}
+	a.tools.Store(tools)
+	return nil
 }
 
 func (a *Activities) client(ref agent.ModelRef) (model.Client, error) {

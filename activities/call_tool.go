@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"runledger/agent"
 	"runledger/model"
@@ -15,6 +16,9 @@ import (
 	"runledger/predicate"
 	"runledger/tool"
 )
+
+// awayRetry is when a call is tried again whose tool is one of a server that this worker has not reached yet.
+const awayRetry = 2 * time.Second
 
 // CallTool executes a tool once: with the arguments of a plan's node, with those that a model asked for, or with those that
 // somebody has approved in their place.
@@ -72,11 +76,17 @@ func (a *Activities) toolCommand(ctx context.Context, run *agent.Run, plan *agen
 	if approved != nil {
 		args, fault = approved, nil
 	}
-	if fault == nil {
-		fault = a.checkTool(&run.Definition, in.Tool, args)
+	tools := a.tools.Load() // the same from here to the end of the call
+	if tools.IsAway(in.Tool) {
+		// Not a failure of the command, which has not begun: whether it needs an approval shows only with the tool.
+		return command{}, retryLater(agent.CodeToolFailed, awayRetry, "command %s: the server of tool %q cannot be reached", in.CommandID, in.Tool)
 	}
 	if fault == nil {
-		c.begin.Effect = tool.ClassOf(a.lookup(in.Tool), args)
+		fault = checkTool(tools, &run.Definition, in.Tool, args)
+	}
+	called, _ := tools.Lookup(in.Tool)
+	if fault == nil {
+		c.begin.Effect = tool.ClassOf(called, args)
 	}
 	c.begin.Input, c.begin.InputHash = recordable(args), inputHash(string(agent.ToolCommand), in.Tool, args)
 	if ref, ok := run.Definition.Tool(in.Tool); ok {
@@ -93,8 +103,8 @@ func (a *Activities) toolCommand(ctx context.Context, run *agent.Run, plan *agen
 	case in.Refusal == nil || in.Refusal.Decision == policy.Ask || known && ref.Effect != c.begin.Effect:
 		c.call.Refusal = a.decide(run, c, args)
 	}
-	toolCall := func(d dispatch, effects tool.Effects) tool.Call {
-		return tool.Call{Key: d.key, RunID: in.RunID, CommandID: in.CommandID, Attempt: d.no, Arguments: args, Progress: func(string) {}, Effects: effects}
+	toolCall := func(d dispatch, effects tool.Effects, progress func(string)) tool.Call {
+		return tool.Call{Key: d.key, RunID: in.RunID, CommandID: in.CommandID, Attempt: d.no, Arguments: args, Progress: progress, Effects: effects}
 	}
 	finish := func(output json.RawMessage, err error) (effectResult, error) {
 		if err != nil {
@@ -115,15 +125,17 @@ func (a *Activities) toolCommand(ctx context.Context, run *agent.Run, plan *agen
 				err = doubt
 			}
 		}()
-		return finish(a.lookup(in.Tool).Call(ctx, toolCall(d, effects)))
+		live := a.showProgress(ctx, in.RunID, in.CommandID, d.no)
+		defer live.close()
+		return finish(called.Call(ctx, toolCall(d, effects, live.report)))
 	}
 	if fault != nil {
 		return c, nil
 	}
-	switch t := a.lookup(in.Tool).(type) {
+	switch t := called.(type) {
 	case tool.TxTool:
 		c.tx = func(ctx context.Context, tx agent.Tx, d dispatch) (effectResult, error) {
-			return finish(t.CallTx(ctx, tx, toolCall(d, noEffects{"in the transaction of its commit"})))
+			return finish(t.CallTx(ctx, tx, toolCall(d, noEffects{"in the transaction of its commit"}, func(string) {})))
 		}
 	case tool.Reconciler:
 		if c.begin.Effect == agent.External {
@@ -190,7 +202,7 @@ func (a *Activities) askedFor(ctx context.Context, in agent.ToolCall) (model.Too
 }
 
 func (a *Activities) lookup(name string) tool.Tool {
-	t, _ := a.tools.Lookup(name)
+	t, _ := a.tools.Load().Lookup(name)
 	return t
 }
 
@@ -213,21 +225,21 @@ func (a *Activities) holdSecrets(tools []agent.ToolRef) bool {
 
 // validator is the check of a tool's arguments: this worker's, or, where it does not have the tool, that of the record.
 func (a *Activities) validator(ref agent.ToolRef) (*tool.Validator, error) {
-	if v := a.tools.Validator(ref.Name); v != nil {
+	if v := a.tools.Load().Validator(ref.Name); v != nil {
 		return v, nil
 	}
 	return tool.CompileSchema(tool.SpecOf(ref))
 }
 
 // checkTool tells why a call cannot be made at all, nil when it can.
-func (a *Activities) checkTool(d *agent.Definition, name string, args json.RawMessage) error {
+func checkTool(tools *tool.Set, d *agent.Definition, name string, args json.RawMessage) error {
 	if _, ok := d.Tool(name); !ok {
 		return agent.Failed(agent.CodeToolUnknown, "agent %s has no tool %q", d.Agent, name)
 	}
-	if a.lookup(name) == nil {
+	if _, ok := tools.Lookup(name); !ok {
 		return agent.Failed(agent.CodeToolUnknown, "this worker has no tool %q", name)
 	}
-	if err := a.tools.Validate(name, args); err != nil {
+	if err := tools.Validate(name, args); err != nil {
 		var wrong *tool.ArgumentError
 		if errors.As(err, &wrong) {
 			return agent.Failed(agent.CodeInvalidArguments, "arguments of %s: %w", name, err)

@@ -182,7 +182,10 @@ type Extent struct {
 	Open bool
 }
 
-// OutputChunk is a piece of model output of a command that is still open.
+// ProgressChannel is the channel of what a tool says about its call while it is at work, a line each. Other channels are a model's.
+const ProgressChannel = "progress"
+
+// OutputChunk is a piece of what a command that is still open has said so far: model output, or a tool's progress.
 type OutputChunk struct {
 	ConversationID string
 	RunID          string

@@ -224,6 +224,33 @@ func TestReactProfileTellsThoughtsFromText(t *testing.T) {
 	})
 }
 
+// What a tool says of its progress has a name of its own, the same in both profiles.
+func TestProgressOfAToolIsShown(t *testing.T) {
+	t.Parallel()
+	for _, profile := range []string{"run", "react"} {
+		t.Run(profile, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				log := newFakeLog()
+				log.write("r", agent.RunStarted, agent.CommandEmitted)
+				p, ok := FindProfile(profile)
+				require.True(t, ok)
+				c := newFakeClient()
+				f := follow(t, newServer(t, log), Request{Scope: runScope(), After: 2, Profile: p}, c)
+				synctest.Wait()
+				log.say(1, 1, agent.ProgressChannel, "half way\n")
+				synctest.Wait()
+				require.Equal(t, []deltaData{{CommandID: "say", Attempt: 1, Channel: "progress", Chunk: 1, Text: "half way\n"}}, f.deltas(t))
+				frames := readStream(t, []byte(c.frames(t)))
+				require.Equal(t, "progress_delta", frames[len(frames)-1].event)
+				log.publish("r", agent.CommandCommitted)
+				synctest.Wait()
+				require.Len(t, f.deltas(t), 1)
+			})
+		})
+	}
+}
+
 // FuzzDeltaStaysOneFrame holds that whatever a model says is one frame without an id, and comes out as it went in.
 func FuzzDeltaStaysOneFrame(f *testing.F) {
 	f.Add("say", "text", "Hi", 1)

@@ -56,6 +56,8 @@ func reactOutput(channel string) string {
 		return string(textDelta)
 	case "thinking":
 		return string(thoughtDelta)
+	case agent.ProgressChannel:
+		return string(progressDelta)
 	}
 	return ""
 }

@@ -17,6 +17,7 @@ const (
 	toolCompleted agent.EventType = "tool_completed"
 	chatCompleted agent.EventType = "chat_completed"
 	chatDelta     agent.EventType = "chat_delta"
+	progressDelta agent.EventType = "progress_delta"
 )
 
 // runProfile shows a run to the people who started it: a plan, steps, tool calls and chat. What it lets through is
@@ -25,8 +26,15 @@ func runProfile() Profile {
 	return Profile{
 		Name:        "run",
 		Show:        showRun,
-		OutputEvent: func(string) string { return string(chatDelta) },
+		OutputEvent: runOutput,
 	}
+}
+
+func runOutput(channel string) string {
+	if channel == agent.ProgressChannel {
+		return string(progressDelta)
+	}
+	return string(chatDelta)
 }
 
 func showRun(e agent.Event) agent.Event {

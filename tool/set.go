@@ -15,6 +15,7 @@ type Set struct {
 	names      []string // in order
 	tools      map[string]Tool
 	validators map[string]*Validator
+	away       []string
 }
 
 // NewSet makes a set. It fails on a name that is not one or is there twice, on a spec without a description or with an
@@ -44,6 +45,19 @@ func NewSet(tools ...Tool) (*Set, error) {
 func (s *Set) Lookup(name string) (Tool, bool) {
 	t, ok := s.tools[name]
 	return t, ok
+}
+
+// WithAway is the set with the names of servers that cannot be reached just now, so that which tools they have is not known.
+func (s *Set) WithAway(servers ...string) *Set {
+	with := *s
+	with.away = slices.Clone(servers)
+	return &with
+}
+
+// IsAway reports whether a tool that is not in the set is one of a server that cannot be reached just now.
+func (s *Set) IsAway(name string) bool {
+	server, _, remote := strings.Cut(name, "/")
+	return remote && s.tools[name] == nil && slices.Contains(s.away, server)
 }
 
 // Len is the number of tools.
@@ -115,7 +129,7 @@ func (s *Set) Select(patterns ...string) (*Set, error) {
 	if len(missing) > 0 {
 		return nil, &PatternError{Patterns: missing}
 	}
-	sub := &Set{tools: map[string]Tool{}, validators: map[string]*Validator{}}
+	sub := &Set{tools: map[string]Tool{}, validators: map[string]*Validator{}, away: s.away}
 	for _, name := range s.names {
 		if chosen[name] {
 			sub.names = append(sub.names, name)

@@ -34,7 +34,9 @@ type Config struct {
 	TaskQueue string
 	// Models finds a client by the name of a configured model.
 	Models func(name string) model.Client
-	Tools  *tool.Set
+	// Tools are those that the worker begins with. What comes on ToolChanges, if it is set, takes their place and is published again.
+	Tools       *tool.Set
+	ToolChanges <-chan *tool.Set
 	// Policy, if set, is a policy in Go code: it is asked before a command that no rule of its run refuses.
 	Policy policy.Func
 	Log    *slog.Logger
@@ -108,6 +110,12 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Published != nil {
 		close(cfg.Published)
 	}
+	followed := make(chan struct{})
+	followCtx, stopFollowing := context.WithCancel(ctx)
+	go func() {
+		defer close(followed)
+		followTools(followCtx, cfg, acts)
+	}()
 	dispatched := make(chan struct{})
 	dispatchCtx, stopDispatch := context.WithCancel(ctx)
 	go func() {
@@ -125,10 +133,49 @@ func Run(ctx context.Context, cfg Config) error {
 	case err = <-fatal:
 		err = fmt.Errorf("worker: %w", err)
 	}
+	stopFollowing()
+	<-followed
 	stopDispatch()
 	<-dispatched
 	w.Stop()
 	return err
+}
+
+// publishRetry is between two tries to publish tools.
+const publishRetry = 2 * time.Second
+
+// followTools works with the tools that come on ToolChanges, and publishes them, until ctx ends. Calls have them before the API tells
+// of them.
+func followTools(ctx context.Context, cfg Config, acts *activities.Activities) {
+	var unpublished *tool.Set
+	for {
+		var again <-chan time.Time
+		if unpublished != nil {
+			again = time.After(publishRetry)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case set := <-cfg.ToolChanges:
+			if err := acts.UseTools(set); err != nil {
+				cfg.Log.ErrorContext(ctx, "the worker keeps its tools: others cannot be used", "error", err)
+				continue
+			}
+			unpublished = set
+		case <-again:
+		}
+		if unpublished == nil {
+			continue
+		}
+		if err := cfg.Ledger.PublishTools(ctx, cfg.TaskQueue, unpublished.Refs()); err != nil {
+			if ctx.Err() == nil {
+				cfg.Log.WarnContext(ctx, "changed tools are not published yet", "error", err, "retry_after", publishRetry)
+			}
+			continue
+		}
+		cfg.Log.InfoContext(ctx, "changed tools are published", "tools", unpublished.Len())
+		unpublished = nil
+	}
 }
 
 // DialLazy makes a client that connects when it is first used, for a process that has to come up while Temporal is away.

@@ -51,7 +51,8 @@ func TestConfigOfTheTour(t *testing.T) {
 // What the example shows in comments must work when somebody takes the comment signs away.
 func TestConfigExampleOfServers(t *testing.T) {
 	cfg := uncommented(t, "# mcp_servers:")
-	require.Len(t, cfg.MCPServers, 2)
+	require.Len(t, cfg.MCPServers, 3)
+	require.Equal(t, map[string]string{"Authorization": "REMOTE_MCP_AUTHORIZATION"}, cfg.MCPServers["remote"].HeadersEnv)
 	require.Equal(t, mcp.Reconcile{Tool: "find_charge", Arguments: map[string]any{"key": "{key}", "account": "{arguments/account}"},
 		Found: "/charge", Output: "/charge"}, cfg.MCPServers["payments"].Reconcile["charge"])
 }

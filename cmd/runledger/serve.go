@@ -142,17 +142,21 @@ func runWorker(ctx context.Context, cfg *config, store *ledger.Ledger, address, 
 	if err != nil {
 		return err
 	}
-	tools, closeTools, err := cfg.toolSet(ctx, log)
+	box, err := cfg.openTools(ctx, log)
 	if err != nil {
 		return err
 	}
-	defer closeTools()
+	defer box.close()
+	tools, err := box.set()
+	if err != nil {
+		return err
+	}
 	temporal, err := worker.Dial(ctx, address, namespace, log)
 	if err != nil {
 		return err
 	}
 	defer temporal.Close()
-	return worker.Run(ctx, worker.Config{Ledger: store, Temporal: temporal, Models: models, Tools: tools, Log: log, Strict: true, Retention: cfg.Retention.retention(),
+	return worker.Run(ctx, worker.Config{Ledger: store, Temporal: temporal, Models: models, Tools: tools, ToolChanges: box.changes, Log: log, Strict: true, Retention: cfg.Retention.retention(),
 		Published: published})
 }
 

@@ -3,17 +3,12 @@ package main
 import (
 	"context"
 	"log/slog"
-	"maps"
-	"slices"
-	"sync"
 
 	"runledger/api"
 	"runledger/auth"
 	"runledger/ledger"
 	"runledger/metrics"
 	"runledger/tool"
-	"runledger/tool/builtin"
-	"runledger/tool/mcp"
 	"runledger/verify"
 	"runledger/worker"
 )
@@ -50,46 +45,4 @@ func newVerifier(store *ledger.Ledger, address, namespace string, log *slog.Logg
 	}
 	v.Temporal = temporal
 	return v, temporal.Close, nil
-}
-
-// toolSet makes the built-in tools and connects to the MCP servers. One that does not start is left out, with a warning: it
-// must not take the others down.
-func (c *config) toolSet(ctx context.Context, log *slog.Logger) (set *tool.Set, closeAll func(), err error) {
-	tools, err := builtin.Tools(c.Tools)
-	if err != nil {
-		return nil, nil, err
-	}
-	names := slices.Sorted(maps.Keys(c.MCPServers))
-	servers := make([]*mcp.Server, len(names))
-	var group sync.WaitGroup
-	for i, name := range names {
-		group.Go(func() {
-			server := c.MCPServers[name]
-			server.Log = log
-			connected, err := mcp.Connect(ctx, server)
-			if err != nil {
-				log.WarnContext(ctx, "MCP server left out; its tools are not there until the worker starts again", "server", name, "error", err)
-				return
-			}
-			servers[i] = connected
-		})
-	}
-	group.Wait()
-	closeAll = func() {
-		for _, s := range servers {
-			if s != nil {
-				s.Close()
-			}
-		}
-	}
-	for _, s := range servers {
-		if s != nil {
-			tools = append(tools, s.Tools()...)
-		}
-	}
-	if set, err = tool.NewSet(tools...); err != nil {
-		closeAll()
-		return nil, nil, err
-	}
-	return set, closeAll, nil
 }

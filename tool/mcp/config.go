@@ -31,7 +31,8 @@ type Config struct {
 	// run at all (PATH, HOME, the locale, certificates): API keys are not for every server to see.
 	Env     map[string]string `yaml:"env"`
 	EnvFrom map[string]string `yaml:"env_from"`
-	// URL and HeadersEnv (header to environment variable) are for servers over streamable HTTP, which are not supported yet.
+	// URL is the address of a server that is reached over streamable HTTP, in the place of a command. HeadersEnv maps a header of
+	// its requests to the variable of this process that holds the whole value, as in "Bearer ...". Redirects are not followed.
 	URL        string            `yaml:"url"`
 	HeadersEnv map[string]string `yaml:"headers_env"`
 	// Effects gives the effect class of tools by the server's own name of them; it wins over the tool's annotations.
@@ -63,16 +64,21 @@ func (c Config) complete() (Config, error) {
 		return c, fmt.Errorf("%q is not a server name: want 1 to 64 of A-Z a-z 0-9 _ -", c.Name)
 	case c.URL != "" && len(c.Command) > 0:
 		return c, errors.New("has both a command and a url; want one of the two")
-	case c.URL != "":
-		return c, errors.New("servers over HTTP (url) are not supported yet; use one that runs as a command")
-	case len(c.HeadersEnv) > 0:
+	case c.URL == "" && len(c.HeadersEnv) > 0:
 		return c, errors.New("headers_env goes with a url")
-	case len(c.Command) == 0 || c.Command[0] == "":
+	case c.URL != "" && (c.Dir != "" || len(c.Env) > 0 || len(c.EnvFrom) > 0):
+		return c, errors.New("dir, env and env_from go with a command")
+	case c.URL == "" && (len(c.Command) == 0 || c.Command[0] == ""):
 		return c, errors.New("the command is missing")
 	case c.StartTimeout < 0:
 		return c, errors.New("start_timeout is negative")
 	case c.MaxOutputBytes < 0:
 		return c, errors.New("max_output_bytes is negative")
+	}
+	if c.URL != "" {
+		if err := checkURL(c.URL); err != nil {
+			return c, err
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Effects)) {
 		if !c.Effects[name].Valid() {

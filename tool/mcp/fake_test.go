@@ -106,6 +106,11 @@ func (p *plug) Read(data []byte) (int, error) {
 
 func serveFake() error {
 	input := &plug{File: os.Stdin}
+	return newFake(input).Run(context.Background(), &sdk.IOTransport{Reader: input, Writer: os.Stdout})
+}
+
+// newFake is the server, whatever it is reached over.
+func newFake(input *plug) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "fake", Version: "1"}, nil)
 	yes := true
 	object := json.RawMessage(`{"type": "object"}`)
@@ -207,5 +212,13 @@ func serveFake() error {
 		input.in.Store(&in.Addr)
 		return text("plugged"), nil
 	})
-	return s.Run(context.Background(), &sdk.IOTransport{Reader: input, Writer: os.Stdout})
+	typed("grow", nil, func(_ context.Context, _ *sdk.CallToolRequest, in fakeArgs) (*sdk.CallToolResult, error) {
+		typed(in.Text, nil, echo)
+		return text("grown"), nil
+	})
+	typed("shrink", nil, func(_ context.Context, _ *sdk.CallToolRequest, in fakeArgs) (*sdk.CallToolResult, error) {
+		s.RemoveTools(in.Text)
+		return text("shrunk"), nil
+	})
+	return s
 }

@@ -17,11 +17,11 @@ import (
 // maxBackoff bounds the time between two attempts to start a server that does not stay up.
 const maxBackoff = time.Minute
 
-// Server is a connection to an MCP server that outlives the server's process. It may be used concurrently.
+// Server is a connection to an MCP server that outlives the server's process and, over HTTP, its sessions. It may be used
+// concurrently.
 type Server struct {
 	cfg      Config
 	client   *sdk.Client
-	tools    []tool.Tool
 	progress progressReports
 	// life ends at Close.
 	life context.Context
@@ -33,13 +33,22 @@ type Server struct {
 	// failures counts ends and failed starts since the last call that was answered.
 	failures atomic.Int32
 	now      func() time.Time
+
+	// mu guards tools, which are nil until the server has listed them.
+	mu    sync.Mutex
+	tools []tool.Tool
+	// stale is sent to when the tools have to be listed again, changed when they are others; following is closed when nobody
+	// lists them any more.
+	stale, changed chan struct{}
+	following      chan struct{}
 }
 
-// session is the time between one start of the server and its end.
+// session is the time between one start of the server and its end, or that of a session over HTTP.
 type session struct {
 	client *sdk.ClientSession
-	conn   *connection
-	p      *process
+	conn   *connection   // nil over HTTP
+	p      *process      // nil over HTTP
+	remote *remote       // nil for a command
 	gone   chan struct{} // closed when nothing more can be asked
 }
 
@@ -52,12 +61,21 @@ func (s *session) alive() bool {
 	}
 }
 
-// Connect starts a server and asks it for its tools. It fails when the configuration is wrong, when the server does not
-// answer in time, and when Effects names a tool that it does not have; the error names the server, and holds the end of
-// what it wrote to its standard error. Nothing is left running then. A caller with several servers can log the error and go
-// on without this one.
-//
-// The tools are those of this moment; a server that changes them while it runs is not followed.
+// stop ends the session, with the process if it has one. It returns soon: at gone nothing of it is left.
+func (s *session) stop(grace time.Duration) {
+	if s.p != nil {
+		s.p.stop()
+		return
+	}
+	// A server over HTTP is told; one that does not answer is not waited for.
+	defer time.AfterFunc(grace, s.remote.close).Stop()
+	_ = s.client.Close() // it is over either way
+	s.remote.close()
+}
+
+// Connect starts a server, or begins a session with one over HTTP, and asks it for its tools. It fails when the configuration is
+// wrong, when the server does not answer in time, and when Effects names a tool that it does not have; the error names the
+// server, and holds the end of what it wrote to its standard error. Nothing is left running then.
 func Connect(ctx context.Context, cfg Config) (*Server, error) {
 	s, err := connect(ctx, cfg, time.Now)
 	if err != nil {
@@ -66,12 +84,43 @@ func Connect(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
+// Open is Connect for those who can do without the server for a while: when it cannot be reached, or has not what the
+// configuration says, that is logged and tried again, with growing pauses, until Close. Until then it has no tools. Only a wrong
+// configuration is an error. It returns when the first try has ended.
+func Open(ctx context.Context, cfg Config) (*Server, error) {
+	s, err := newServer(cfg, time.Now)
+	if err != nil {
+		return nil, fmt.Errorf("mcp server %s: %w", cfg.Name, err)
+	}
+	if err := s.begin(ctx); err != nil {
+		s.cfg.Log.WarnContext(ctx, "mcp server is not there; its tools are missing until it is", "error", err)
+		s.retryAt = s.now().Add(backoff(s.failures.Add(1)))
+		s.isStale()
+	}
+	go s.follow()
+	return s, nil
+}
+
 func connect(ctx context.Context, cfg Config, now func() time.Time) (*Server, error) {
+	s, err := newServer(cfg, now)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.begin(ctx); err != nil {
+		s.end()
+		return nil, err
+	}
+	go s.follow()
+	return s, nil
+}
+
+func newServer(cfg Config, now func() time.Time) (*Server, error) {
 	cfg, err := cfg.complete()
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, turn: make(chan struct{}, 1), now: now}
+	s := &Server{cfg: cfg, turn: make(chan struct{}, 1), now: now,
+		stale: make(chan struct{}, 1), changed: make(chan struct{}, 1), following: make(chan struct{})}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.client = sdk.NewClient(&sdk.Implementation{Name: "runledger", Version: "1"}, &sdk.ClientOptions{
 		Logger: cfg.Log,
@@ -79,42 +128,54 @@ func connect(ctx context.Context, cfg Config, now func() time.Time) (*Server, er
 		Capabilities:                &sdk.ClientCapabilities{},
 		MultiRoundTrip:              &sdk.MultiRoundTripOptions{Disabled: true},
 		ProgressNotificationHandler: s.progress.handle,
+		ToolListChangedHandler:      func(context.Context, *sdk.ToolListChangedRequest) { s.isStale() },
 	})
-	ctx, cancel := context.WithTimeout(ctx, cfg.StartTimeout)
-	defer cancel()
-	current, err := s.start(ctx)
-	if err != nil {
-		s.end()
-		return nil, err
-	}
-	s.current = current
-	if s.tools, err = s.list(ctx, current); err != nil {
-		err = current.p.explain(err)
-		s.Close()
-		return nil, err
-	}
 	return s, nil
 }
 
-// Tools are the server's tools, named "server/tool", in the order the server lists them.
-func (s *Server) Tools() []tool.Tool { return append([]tool.Tool{}, s.tools...) }
+// begin opens the first session and lists the tools. After an error nothing is left of it.
+func (s *Server) begin(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.StartTimeout)
+	defer cancel()
+	current, err := s.start(ctx)
+	if err != nil {
+		return err
+	}
+	if s.tools, err = s.list(ctx, current); err != nil {
+		current.stop(s.cfg.grace)
+		<-current.gone
+		s.tools = nil
+		return current.explain(err)
+	}
+	s.current = current
+	return nil
+}
 
 // Close ends the server and everything it has started. Calls that are under way end in errors. It returns when the
 // processes have ended, after some seconds at most, and may be called more than once.
 func (s *Server) Close() {
 	s.end()
+	<-s.following
 	s.turn <- struct{}{} // a start that is under way ends with life
 	current := s.current
 	s.current = nil
 	<-s.turn
 	if current != nil {
-		current.p.stop()
+		current.stop(s.cfg.grace)
 		<-current.gone
 	}
 }
 
-// start starts the process and opens a session with it.
+// start opens a session, which is to say that it starts the process where there is a command.
 func (s *Server) start(ctx context.Context) (*session, error) {
+	if s.cfg.URL != "" {
+		return s.startRemote(ctx)
+	}
+	return s.startCommand(ctx)
+}
+
+// startCommand starts the process and opens a session with it.
+func (s *Server) startCommand(ctx context.Context) (*session, error) {
 	p, err := startProcess(s.cfg)
 	if err != nil {
 		return nil, err
@@ -126,26 +187,71 @@ func (s *Server) start(ctx context.Context) (*session, error) {
 	client, err := s.client.Connect(ctx, t, nil)
 	if err == nil && !stop() {
 		err = ctx.Err()
+		p.kill()
+		_ = client.Close()
 	}
 	if err != nil {
 		stop()
 		p.kill()
 		p.stop()
-		if ctx.Err() != nil {
-			err = fmt.Errorf("did not answer in time: %w", ctx.Err())
-		}
-		return nil, p.explain(err)
+		return nil, p.explain(inTime(ctx, err))
 	}
 	current := &session{client: client, conn: t.conn, p: p, gone: make(chan struct{})}
 	go func() {
 		defer close(current.gone)
 		err := client.Wait()
+		_ = client.Close() // it is over; this ends what the SDK keeps for it
 		p.stop()
 		if s.life.Err() == nil {
 			s.cfg.Log.Warn("mcp server has ended unasked", "error", err, "last_words", p.stderr.String())
 		}
 	}()
 	return current, nil
+}
+
+// startRemote opens a session over HTTP.
+func (s *Server) startRemote(ctx context.Context) (*session, error) {
+	r, err := newRemote(s.cfg)
+	if err != nil {
+		return nil, err
+	}
+	t := r.transport(s.cfg.URL)
+	client, err := s.client.Connect(ctx, t, nil)
+	if err != nil {
+		r.close()
+		if t.conn != nil {
+			_ = t.conn.Close() // the SDK leaves it open after some errors
+		}
+		return nil, inTime(ctx, withoutURL(err))
+	}
+	current := &session{client: client, remote: r, gone: make(chan struct{})}
+	go func() {
+		defer close(current.gone)
+		err := client.Wait()
+		_ = client.Close() // it is over; this ends what the SDK keeps for it
+		// A call that is on its way just now will hear from the server that there is no such session, and is better off knowing.
+		time.AfterFunc(s.cfg.grace, r.close)
+		if s.life.Err() == nil {
+			s.cfg.Log.Warn("session with mcp server has ended unasked", "error", withoutURL(err))
+			s.isStale() // what comes after it may have other tools
+		}
+	}()
+	return current, nil
+}
+
+// inTime tells an error that came of ctx from others.
+func inTime(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("did not answer in time: %w", ctx.Err())
+	}
+	return err
+}
+
+func (s *session) explain(err error) error {
+	if s.p == nil {
+		return err
+	}
+	return s.p.explain(err)
 }
 
 var errClosed = errors.New("closed")
@@ -187,8 +293,9 @@ func (s *Server) acquire(ctx context.Context) (*session, error) {
 		}
 		return nil, failure
 	}
-	s.cfg.Log.Info("mcp server has been started again")
+	s.cfg.Log.Info("mcp server is there again")
 	s.current = current
+	s.isStale()
 	return current, nil
 }
 
@@ -198,58 +305,4 @@ func backoff(failures int32) time.Duration {
 		return 0
 	}
 	return min(time.Second<<min(failures-1, 10), maxBackoff)
-}
-
-// progressReports leads progress notifications to the calls they belong to.
-type progressReports struct {
-	mu    sync.Mutex
-	last  int64
-	calls map[string]*progressReport
-}
-
-type progressReport struct {
-	mu     sync.Mutex
-	report func(string)
-}
-
-// open registers a call. Once the returned function has returned, report is not called any more.
-func (p *progressReports) open(report func(string)) (token string, done func()) {
-	r := &progressReport{report: report}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.last++
-	token = fmt.Sprintf("runledger-%d", p.last)
-	if p.calls == nil {
-		p.calls = map[string]*progressReport{}
-	}
-	p.calls[token] = r
-	return token, func() {
-		p.mu.Lock()
-		delete(p.calls, token)
-		p.mu.Unlock()
-		r.mu.Lock()
-		r.report = nil
-		r.mu.Unlock()
-	}
-}
-
-func (p *progressReports) handle(_ context.Context, n *sdk.ProgressNotificationClientRequest) {
-	token, _ := n.Params.ProgressToken.(string)
-	p.mu.Lock()
-	r := p.calls[token]
-	p.mu.Unlock()
-	if r == nil {
-		return
-	}
-	message := n.Params.Message
-	if message == "" {
-		if message = fmt.Sprintf("%g", n.Params.Progress); n.Params.Total > 0 {
-			message = fmt.Sprintf("%g of %g", n.Params.Progress, n.Params.Total)
-		}
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.report != nil {
-		r.report(clip(message, maxProgress))
-	}
 }

@@ -427,7 +427,12 @@ func TestConnectFails(t *testing.T) {
 		{"no name", "is not a server name", func(c *Config) { c.Name = "" }},
 		{"a slash", "is not a server name", func(c *Config) { c.Name = "a/b" }},
 		{"no command", "the command is missing", func(c *Config) { c.Command = nil }},
-		{"HTTP", "servers over HTTP (url) are not supported yet", func(c *Config) { c.Command, c.URL = nil, "https://example.org/mcp" }},
+		{"env over HTTP", "dir, env and env_from go with a command", func(c *Config) { c.Command, c.URL = nil, "https://example.org/mcp" }},
+		{"no URL", "url: want http://host/path", func(c *Config) { c.Command, c.Env, c.URL = nil, nil, "example.org/mcp" }},
+		{"a password", "url: holds a user or a password", func(c *Config) { c.Command, c.Env, c.URL = nil, nil, "https://a:b@example.org/mcp" }},
+		{"a header of nothing", "headers_env: Authorization: the environment variable RUNLEDGER_NOT_SET is not set", func(c *Config) {
+			c.Command, c.Env, c.URL, c.HeadersEnv = nil, nil, "https://example.org/mcp", map[string]string{"Authorization": "RUNLEDGER_NOT_SET"}
+		}},
 		{"both", "both a command and a url", func(c *Config) { c.URL = "https://example.org/mcp" }},
 		{"headers", "headers_env goes with a url", func(c *Config) { c.HeadersEnv = map[string]string{"A": "B"} }},
 		{"effect", `effects: echo: "harmless" is not an effect class`, func(c *Config) { c.Effects = map[string]agent.EffectClass{"echo": "harmless"} }},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -29,7 +30,7 @@ const (
 
 // list asks for the server's tools and makes them ours. A tool that cannot be used is left out, with a warning.
 func (s *Server) list(ctx context.Context, current *session) ([]tool.Tool, error) {
-	var tools []tool.Tool
+	tools := []tool.Tool{} // not nil: it was asked, and may have none
 	public, own := map[string]bool{}, map[string]*sdk.Tool{}
 	for t, err := range current.client.Tools(ctx, nil) {
 		if err != nil {
@@ -164,11 +165,12 @@ func (t *remoteTool) exchange(ctx context.Context, params *sdk.CallToolParams) (
 	if err != nil {
 		return nil, err
 	}
-	raw, sent, err := t.ask(ctx, current, params)
-	if err == nil || sent || ctx.Err() != nil {
+	raw, final, err := t.ask(ctx, current, params)
+	if err == nil || final || ctx.Err() != nil {
 		return raw, err
 	}
-	// The server died after its last call, and this one was the first to notice: it has a second chance with a new process.
+	// The server died, or forgot the session, after its last call, and this one was the first to notice: it has a second chance
+	// with a new one.
 	timer := time.NewTimer(t.server.cfg.grace)
 	defer timer.Stop()
 	select {
@@ -185,17 +187,32 @@ func (t *remoteTool) exchange(ctx context.Context, params *sdk.CallToolParams) (
 	return raw, err
 }
 
-// ask makes the call on a session. sent tells whether any of it has left this process.
-func (t *remoteTool) ask(ctx context.Context, current *session, params *sdk.CallToolParams) (raw json.RawMessage, sent bool, err error) {
+// ask makes the call on a session. final tells that another session would change nothing: the call has left this process, or
+// there is nobody to take it.
+func (t *remoteTool) ask(ctx context.Context, current *session, params *sdk.CallToolParams) (raw json.RawMessage, final bool, err error) {
 	followed := &request{}
-	defer current.conn.forget(followed)
-	_, err = current.client.CallTool(withRequest(ctx, followed), params)
+	if current.conn != nil {
+		defer current.conn.forget(followed)
+	}
+	asking, cancel := context.WithCancel(withRequest(ctx, followed))
+	defer cancel()
+	defer context.AfterFunc(t.server.life, cancel)()
+	_, err = current.client.CallTool(asking, params)
 	if raw := followed.answered(); raw != nil {
 		// The answer counts, also when the SDK cannot read it or the context ended just now: the effect has taken place.
 		t.server.failures.Store(0)
 		return raw, true, nil
 	}
-	sent = followed.wasSent()
+	sent := followed.wasSent()
+	if status, sessionLost, wait := followed.refusal(); status != 0 && ctx.Err() == nil {
+		if sessionLost { // by the protocol: begin another one
+			go current.stop(t.server.cfg.grace)
+			return nil, false, agent.Transient(agent.CodeToolFailed, "%s: the server has forgotten the session", t.spec.Name)
+		}
+		if refusal, ok := errors.AsType[*jsonrpc.Error](err); !ok || refusal.Code == codeRejected {
+			return nil, true, t.refusedOverHTTP(status, wait)
+		}
+	}
 	if refusal, ok := errors.AsType[*jsonrpc.Error](err); ok && sent {
 		t.server.failures.Store(0)
 		return nil, true, t.refused(refusal)
@@ -210,7 +227,26 @@ func (t *remoteTool) ask(ctx context.Context, current *session, params *sdk.Call
 	case context.Canceled:
 		code, err = agent.CodeCancelled, ctx.Err()
 	}
-	return nil, sent, failure(code, "%s: the server gave no answer: %w", t.spec.Name, err)
+	return nil, sent || followed.wasTried(), failure(code, "%s: the server gave no answer: %w", t.spec.Name, withoutURL(err))
+}
+
+// codeRejected is the SDK's own code for what a transport did not send or got refused, which no server has said.
+const codeRejected = -32005
+
+// refusedOverHTTP reads a status that came without a protocol error, as the gate reads those of http_request.
+func (t *remoteTool) refusedOverHTTP(status int, wait time.Duration) error {
+	failure := agent.Failed
+	switch status {
+	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
+		failure = agent.Unknown
+	default:
+		if status >= 500 {
+			failure = agent.Unknown
+		}
+	}
+	err := failure(agent.CodeToolFailed, "%s: the server answered with status %d", t.spec.Name, status)
+	err.RetryAfter = wait
+	return err
 }
 
 // refused reads a protocol error. Those that speak of the request are certain that it was not executed; an internal error

@@ -17,6 +17,14 @@ type request struct {
 	mu     sync.Mutex
 	sent   bool
 	result json.RawMessage
+	// What follows is known of calls over HTTP only. tried: the session was open, so that the call went out or found nobody.
+	id    jsonrpc.ID
+	tried bool
+	// status is that of the response, 0 while there is none. sessionLost: the server does not know the session any more, so that
+	// it has not looked at the call.
+	status      int
+	sessionLost bool
+	retryAfter  time.Duration
 }
 
 func (r *request) wasSent() bool {
@@ -37,6 +45,16 @@ type requestKey struct{}
 // withRequest makes the transport note in r what becomes of the call made with the context.
 func withRequest(ctx context.Context, r *request) context.Context {
 	return context.WithValue(ctx, requestKey{}, r)
+}
+
+// refusal is what an HTTP status of 400 or more says of the call; status is 0 when there was none.
+func (r *request) refusal() (status int, sessionLost bool, retryAfter time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.status < 400 {
+		return 0, false, 0
+	}
+	return r.status, r.sessionLost, r.retryAfter
 }
 
 // transport is the SDK's transport over pipes, with a view of what passes.
