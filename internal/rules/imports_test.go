@@ -64,6 +64,11 @@ var table = []rule{
 		why:  "the only package that knows OpenAI's SDK",
 	},
 	{
+		pkg: "model/anthropic", may: []string{"agent", "model", "model/wire"},
+		uses: []string{"github.com/anthropics/anthropic-sdk-go"},
+		why:  "the only package that knows Anthropic's SDK",
+	},
+	{
 		pkg: "model/scripted", may: []string{"agent", "model"},
 		why: "a model that works without a network, a key or a vendor",
 	},
