@@ -69,6 +69,11 @@ var table = []rule{
 		why:  "the only package that knows Anthropic's SDK",
 	},
 	{
+		pkg: "model/gemini", may: []string{"agent", "model", "model/wire"},
+		uses: []string{"google.golang.org/genai"},
+		why:  "the only package that knows Google's SDK",
+	},
+	{
 		pkg: "model/scripted", may: []string{"agent", "model"},
 		why: "a model that works without a network, a key or a vendor",
 	},

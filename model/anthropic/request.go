@@ -13,13 +13,6 @@ import (
 	"runledger/model/wire"
 )
 
-// What stands for what Runledger's transcripts may hold and the API refuses: a message without a word, and a conversation
-// whose beginning did not fit the prompt, so that it opens with an answer.
-const (
-	saidNothing = "(no text)"
-	cutOff      = "(The beginning of this conversation is left out.)"
-)
-
 // params writes a request in the vendor's words.
 func (c *Client) params(req model.Request, n wire.Names) (anthropic.MessageNewParams, error) {
 	p := anthropic.MessageNewParams{Model: anthropic.Model(req.Model), MaxTokens: int64(c.maxTokens)}
@@ -121,7 +114,7 @@ func (t *transcript) add(m model.Message) bool {
 			t.system = append(t.system, anthropic.TextBlockParam{Text: m.Text})
 		}
 	case model.User:
-		t.say(anthropic.MessageParamRoleUser, textOr(m.Text, saidNothing))
+		t.say(anthropic.MessageParamRoleUser, anthropic.NewTextBlock(wire.TextOr(m.Text)))
 	case model.ToolRole:
 		result := anthropic.ToolResultBlockParam{ToolUseID: t.ids.ToWire(m.ToolCallID)}
 		if strings.TrimSpace(m.Text) != "" {
@@ -131,13 +124,13 @@ func (t *transcript) add(m model.Message) bool {
 	case model.Assistant:
 		var blocks []anthropic.ContentBlockParamUnion
 		if strings.TrimSpace(m.Text) != "" || len(m.ToolCalls) == 0 {
-			blocks = append(blocks, textOr(strings.TrimRight(m.Text, " \t\r\n"), saidNothing))
+			blocks = append(blocks, anthropic.NewTextBlock(wire.TextOr(strings.TrimRight(m.Text, " \t\r\n"))))
 		}
 		for _, call := range m.ToolCalls {
 			blocks = append(blocks, anthropic.NewToolUseBlock(t.ids.ToWire(call.ID), wire.PastObject(call.Arguments), t.names.ToWire(call.Name)))
 		}
 		if len(t.messages) == 0 {
-			t.say(anthropic.MessageParamRoleUser, anthropic.NewTextBlock(cutOff))
+			t.say(anthropic.MessageParamRoleUser, anthropic.NewTextBlock(wire.CutOff))
 		}
 		t.say(anthropic.MessageParamRoleAssistant, blocks...)
 	default:
@@ -153,11 +146,4 @@ func (t *transcript) say(role anthropic.MessageParamRole, blocks ...anthropic.Co
 		return
 	}
 	t.messages = append(t.messages, anthropic.MessageParam{Role: role, Content: blocks})
-}
-
-func textOr(text, instead string) anthropic.ContentBlockParamUnion {
-	if strings.TrimSpace(text) == "" {
-		text = instead
-	}
-	return anthropic.NewTextBlock(text)
 }

@@ -51,11 +51,11 @@ func TestTranscript(t *testing.T) {
 		},
 		"an answer comes first": {
 			[]model.Message{{Role: model.Assistant, Text: "c"}, {Role: model.User, Text: "a"}},
-			`[{"role":"user","content":[{"type":"text","text":"` + cutOff + `"}]},{"role":"assistant","content":[{"type":"text","text":"c"}]},{"role":"user","content":[{"type":"text","text":"a"}]}]`,
+			`[{"role":"user","content":[{"type":"text","text":"` + wire.CutOff + `"}]},{"role":"assistant","content":[{"type":"text","text":"c"}]},{"role":"user","content":[{"type":"text","text":"a"}]}]`,
 		},
 		"nothing was said": {
 			[]model.Message{{Role: model.User, Text: " "}, {Role: model.Assistant}, {Role: model.User, Text: "a"}},
-			`[{"role":"user","content":[{"type":"text","text":"` + saidNothing + `"}]},{"role":"assistant","content":[{"type":"text","text":"` + saidNothing + `"}]},{"role":"user","content":[{"type":"text","text":"a"}]}]`,
+			`[{"role":"user","content":[{"type":"text","text":"` + wire.SaidNothing + `"}]},{"role":"assistant","content":[{"type":"text","text":"` + wire.SaidNothing + `"}]},{"role":"user","content":[{"type":"text","text":"a"}]}]`,
 		},
 		"results of a turn's calls and what the user said then; ids of another vendor, arguments that are no object": {
 			[]model.Message{
