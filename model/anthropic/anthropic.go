@@ -1,8 +1,10 @@
 // Package anthropic talks to Anthropic's Messages API.
 //
 // It asks for a stream always and sends each request once. A request with a schema becomes a request for one call of a tool
-// whose arguments are the answer: every model knows that, with every schema, while the API's own output format takes some
-// schemas on some models. Thinking is not asked for; what a model thinks unasked is told.
+// whose arguments are the answer. The call is asked for in words: models that always think refuse to be forced, and the API's
+// own output format takes some schemas only. A model that answers in words all the same has its words taken for the answer.
+//
+// Thinking is left to the model's default and what it shows of it is told, but it is not sent back with later requests.
 package anthropic
 
 import (
@@ -21,8 +23,8 @@ const (
 	// DefaultBaseURL is Anthropic's own endpoint.
 	DefaultBaseURL = "https://api.anthropic.com"
 	// DefaultMaxTokens bounds an answer where neither request nor options do, since the API wants a bound: low enough for
-	// every model that is still served.
-	DefaultMaxTokens = 8192
+	// every model since Claude 4, and with room for thinking, which counts.
+	DefaultMaxTokens = 32000
 )
 
 // Options configure a client.

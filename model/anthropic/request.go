@@ -34,7 +34,9 @@ func (c *Client) params(req model.Request, n wire.Names) (anthropic.MessageNewPa
 		name := wire.SafeName(schemaName(req))
 		answer := anthropic.ToolParam{Name: name, InputSchema: schema, Description: param.NewOpt("Gives the answer. Its arguments are the whole answer.")}
 		p.Tools = []anthropic.ToolUnionParam{{OfTool: &answer}}
-		p.ToolChoice.OfTool = &anthropic.ToolChoiceToolParam{Name: name, DisableParallelToolUse: param.NewOpt(true)}
+		p.ToolChoice.OfAuto = &anthropic.ToolChoiceAutoParam{DisableParallelToolUse: param.NewOpt(true)}
+		p.System = append(p.System, anthropic.TextBlockParam{Text: "Answer by calling the tool " + name +
+			" exactly once. Its arguments are your whole answer; write nothing besides."})
 		return p, nil
 	}
 	for _, t := range req.Tools {
