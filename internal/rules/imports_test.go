@@ -154,7 +154,7 @@ var table = []rule{
 	},
 	{
 		pkg: "cmd/runledger",
-		may: []string{"agent", "api", "auth", "client", "devstack", "dispatch", "ledger", "metrics", "model", "model/openai", "model/scripted", "policy", "predicate", "replay",
+		may: []string{"agent", "api", "auth", "client", "devstack", "dispatch", "ledger", "metrics", "model", "model/anthropic", "model/gemini", "model/openai", "model/scripted", "policy", "predicate", "replay",
 			"sse", "tool", "tool/builtin", "tool/mcp", "verify", "worker"},
 		uses: []string{"github.com/alecthomas/kong", "go.yaml.in/yaml/v3", temporal + "client", "go.temporal.io/api", "golang.org/x/sys/unix"},
 		why:  "puts the parts together; flags, environment and the configuration file are known here only",
