@@ -174,7 +174,7 @@ func TestEveryAttemptOfATurnSendsTheSame(t *testing.T) {
 			return model.Reply{Text: "done", Finish: model.FinishStop}
 		}
 		return model.Reply{Text: "let me see", Finish: model.FinishTools, ToolCalls: []model.ToolCall{
-			{ID: "x", Name: "put", Arguments: `{"n": 2}`}, {ID: "y", Name: "put", Arguments: `{"n": `}}}
+			{ID: "x", Name: "put", Arguments: `{"n": 2}`, Signature: "c2ln"}, {ID: "y", Name: "put", Arguments: `{"n": `}}}
 	})
 	run := l.accept(t, agent.ModeReact, "")
 	in := func(id string, schedule int) agent.Call {
@@ -203,7 +203,7 @@ func TestEveryAttemptOfATurnSendsTheSame(t *testing.T) {
 	require.Equal(t, []model.Message{
 		{Role: model.System, Text: "be kind"},
 		{Role: model.User, Text: "do it"},
-		{Role: model.Assistant, Text: "let me see", ToolCalls: []model.ToolCall{{ID: "x", Name: "put", Arguments: `{"n": 2}`}, {ID: "y", Name: "put", Arguments: `{"n": `}}},
+		{Role: model.Assistant, Text: "let me see", ToolCalls: []model.ToolCall{{ID: "x", Name: "put", Arguments: `{"n": 2}`, Signature: "c2ln"}, {ID: "y", Name: "put", Arguments: `{"n": `}}},
 		{Role: model.ToolRole, Text: `{"n":4}`, ToolCallID: "x", ToolName: "put"},
 		{Role: model.ToolRole, Text: second.Messages[4].Text, ToolCallID: "y", ToolName: "put"},
 	}, second.Messages)
@@ -277,4 +277,28 @@ func TestOutputOfAModelIsShownAndThatOfThePlannerIsNot(t *testing.T) {
 	_, err = l.callModel(t, how, agent.ModelCall{Call: call(run, 1)})
 	require.NoError(t, err)
 	require.Equal(t, []string{"hello"}, shown)
+}
+
+// The record counts tokens in one shape, whatever the vendor.
+func TestUsageIsOnRecord(t *testing.T) {
+	t.Parallel()
+	l := setup(t)
+	l.models = (&asked{}).answers(l, func(model.Request) model.Reply {
+		return model.Reply{Text: "hello", Finish: model.FinishStop, Usage: model.Usage{InputTokens: 30, OutputTokens: 9, CachedTokens: 20, ReasoningTokens: 5}}
+	})
+	run := l.accept(t, agent.ModePlan, `{"nodes": [{"id": "a", "kind": "llm", "prompt": "say hello"}]}`)
+	_, err := l.callModel(t, try{}, agent.ModelCall{Call: call(run, 1)})
+	require.NoError(t, err)
+	found := false
+	for _, e := range l.events(t, run) {
+		if e.Type != agent.CommandCommitted {
+			continue
+		}
+		var d agent.CommandCommittedData
+		require.NoError(t, json.Unmarshal(e.Data, &d))
+		require.JSONEq(t, `{"input_tokens":30,"output_tokens":9,"cached_tokens":20,"reasoning_tokens":5}`, string(d.Usage))
+		require.Equal(t, 39, agent.TokensOf(d.Usage))
+		found = true
+	}
+	require.True(t, found)
 }

@@ -35,7 +35,7 @@ func history(b *bench) agent.Run {
 	value := func(doc string) agent.Value { return agent.ShowValue(json.RawMessage(doc)) }
 	input := value(`{"expression":"6*7"}`)
 	large := agent.Value{Bytes: 90000, Preview: "once upon a time…"}
-	usage := json.RawMessage(`{"input_tokens":30,"output_tokens":4}`)
+	usage := json.RawMessage(`{"input_tokens":30,"output_tokens":4,"cached_tokens":20,"reasoning_tokens":3}`)
 	no := &agent.Error{Code: agent.CodeToolFailed, Message: "404", NodeID: "get", CommandID: "get"}
 	l := b.ledger
 	l.write(id, at(agent.PlanStarted, "plan", "", 0), agent.PlanStartedData{Source: "planner", Model: model})
@@ -110,8 +110,8 @@ func TestRunObject(t *testing.T) {
 	require.Equal(t, "once upon a time…", o.ToolCalls[1].InputPreview)
 	require.Equal(t, "404", o.ToolCalls[1].Error.Message)
 
-	require.Equal(t, tokens{60, 8, 68}, o.Metrics.Tokens)
-	require.Equal(t, metrics{tokens{60, 8, 68}, o.Metrics.LatencyMS, 2, 2, 1, map[agent.Code]int{agent.CodeToolFailed: 1}, 0}, o.Metrics)
+	require.Equal(t, tokens{60, 8, 68, 40, 6}, o.Metrics.Tokens)
+	require.Equal(t, metrics{tokens{60, 8, 68, 40, 6}, o.Metrics.LatencyMS, 2, 2, 1, map[agent.Code]int{agent.CodeToolFailed: 1}, 0}, o.Metrics)
 	require.EqualValues(t, 22000, *o.Metrics.LatencyMS)
 }
 

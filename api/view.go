@@ -126,6 +126,10 @@ type tokens struct {
 	Input  int `json:"input"`
 	Output int `json:"output"`
 	Total  int `json:"total"`
+	// Cached are the input tokens that came from a vendor's cache, Reasoning the output tokens of thinking; both are in the
+	// sums above.
+	Cached    int `json:"cached"`
+	Reasoning int `json:"reasoning"`
 }
 
 func headOf(r agent.Run) runHead {
@@ -299,12 +303,15 @@ func (v *runView) emitted(e agent.Event) {
 func (v *runView) committed(e agent.Event) {
 	d := read[agent.CommandCommittedData](e)
 	var usage struct {
-		Input  int `json:"input_tokens"`
-		Output int `json:"output_tokens"`
+		Input     int `json:"input_tokens"`
+		Output    int `json:"output_tokens"`
+		Cached    int `json:"cached_tokens"`
+		Reasoning int `json:"reasoning_tokens"`
 	}
 	if !v.reused(e) && json.Unmarshal(d.Usage, &usage) == nil {
 		t := &v.object.Metrics.Tokens
 		t.Input, t.Output, t.Total = t.Input+usage.Input, t.Output+usage.Output, t.Total+usage.Input+usage.Output
+		t.Cached, t.Reasoning = t.Cached+usage.Cached, t.Reasoning+usage.Reasoning
 	}
 	v.decided(e, "completed", nil, d.LatencyMS)
 	if at, ok := v.calls[e.CommandID]; ok {

@@ -32,6 +32,9 @@ type ToolCall struct {
 	Name string `json:"name"`
 	// Arguments is what the model wrote, meant to be a JSON object; it may be malformed.
 	Arguments string `json:"arguments"`
+	// Signature is what a vendor sends along with a call and wants to see again when the call is shown to it as a past one; it
+	// means nothing to anybody else.
+	Signature string `json:"signature,omitempty"`
 }
 
 // Tool is a tool as the model is told of it.

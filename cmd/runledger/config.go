@@ -49,6 +49,8 @@ type modelConfig struct {
 	Model     string `yaml:"model"`
 	BaseURL   string `yaml:"base_url"`
 	APIKeyEnv string `yaml:"api_key_env"`
+	// MaxTokens bounds an answer for a vendor that wants a bound.
+	MaxTokens int `yaml:"max_tokens"`
 }
 
 type agentConfig struct {
@@ -136,6 +138,13 @@ func (c *config) fillIn() {
 	if len(c.Models) == 0 {
 		c.Models = map[string]modelConfig{"default": environmentModel()}
 	}
+	for name, m := range c.Models {
+		// The vendor's own key, but only for the vendor's own address.
+		if v, ok := vendorOf(m.Provider); ok && m.APIKeyEnv == "" && m.BaseURL == "" {
+			m.APIKeyEnv = v.keyEnv
+			c.Models[name] = m
+		}
+	}
 	if len(c.Agents) == 0 {
 		c.Agents = map[string]agentConfig{"default": {Mode: agent.ModePlan, Tools: []string{"*"}}}
 	}
@@ -160,6 +169,9 @@ func (c *config) check() error {
 		}
 		if m.Model == "" && m.Provider != scriptedProvider {
 			bad("models.%s.model: missing", name)
+		}
+		if m.MaxTokens < 0 || m.MaxTokens > 0 && m.Provider != "anthropic" {
+			bad("models.%s.max_tokens: %d; want a number of tokens, for provider anthropic only", name, m.MaxTokens)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Agents)) {

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"runledger/agent"
+	"runledger/model"
 	"runledger/policy"
 	"runledger/tool"
 	"runledger/tool/builtin"
@@ -164,12 +168,20 @@ agents:
 }
 
 func TestConfigOfNothing(t *testing.T) {
-	t.Setenv("OPENAI_API_KEY", "")
-	t.Setenv("OPENAI_BASE_URL", "")
+	noModelInTheEnvironment(t)
 	cfg, err := parseConfig(nil)
 	require.NoError(t, err)
 	require.Equal(t, []agent.Blueprint{{Name: "default", Mode: agent.ModePlan, Tools: []string{"*"},
 		Model: agent.ModelRef{Name: "default", Provider: "scripted", Model: "scripted"}}}, cfg.blueprints())
+}
+
+func noModelInTheEnvironment(t *testing.T) {
+	t.Helper()
+	for _, v := range vendors() {
+		for _, name := range []string{v.keyEnv, v.baseURLEnv, v.modelEnv} {
+			t.Setenv(name, "")
+		}
+	}
 }
 
 func TestModelOfTheEnvironment(t *testing.T) {
@@ -180,6 +192,64 @@ func TestModelOfTheEnvironment(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, modelConfig{Provider: "openai", Model: "local", BaseURL: "http://127.0.0.1:1/v1", APIKeyEnv: "OPENAI_API_KEY"}, cfg.Models["default"])
 	require.Empty(t, cfg.goOffline())
+}
+
+func TestVendorsOfTheEnvironment(t *testing.T) {
+	for name, tt := range map[string]struct {
+		set  map[string]string
+		want modelConfig
+	}{
+		"Anthropic":           {map[string]string{"ANTHROPIC_API_KEY": "k"}, modelConfig{Provider: "anthropic", Model: "claude-sonnet-5-5", APIKeyEnv: "ANTHROPIC_API_KEY"}},
+		"Gemini, named model": {map[string]string{"GEMINI_API_KEY": "k", "GEMINI_MODEL": "m"}, modelConfig{Provider: "gemini", Model: "m", APIKeyEnv: "GEMINI_API_KEY"}},
+		"an address alone":    {map[string]string{"ANTHROPIC_BASE_URL": "http://127.0.0.1:1"}, modelConfig{Provider: "anthropic", Model: "claude-sonnet-5-5", BaseURL: "http://127.0.0.1:1", APIKeyEnv: "ANTHROPIC_API_KEY"}},
+		"OpenAI comes first":  {map[string]string{"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k", "GEMINI_API_KEY": "k"}, modelConfig{Provider: "openai", Model: "gpt-5-mini", APIKeyEnv: "OPENAI_API_KEY"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			noModelInTheEnvironment(t)
+			for variable, value := range tt.set {
+				t.Setenv(variable, value)
+			}
+			cfg, err := parseConfig(nil)
+			require.NoError(t, err)
+			require.Equal(t, tt.want, cfg.Models["default"])
+			require.Empty(t, cfg.goOffline())
+			_, err = cfg.clients()
+			require.NoError(t, err)
+		})
+	}
+}
+
+// Each vendor's client asks with the key that its configuration names, or its vendor's own; the vendor's own goes to no other
+// address.
+func TestClientsAndTheirKeys(t *testing.T) {
+	noModelInTheEnvironment(t)
+	for _, v := range vendors() {
+		t.Setenv(v.keyEnv, "the-vendors-key")
+	}
+	t.Setenv("GATEWAY_KEY", "the-gateways-key")
+	got := make(chan http.Header, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got <- r.Header
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	defer server.Close()
+	for provider, header := range map[string]string{"openai": "Authorization", "anthropic": "X-Api-Key", "gemini": "X-Goog-Api-Key"} {
+		t.Run(provider, func(t *testing.T) {
+			cfg, err := parseConfig(fmt.Appendf(nil, "models:\n  default: {provider: %[1]s, model: m}\n  open: {provider: %[1]s, model: m, base_url: %[2]q}\n"+
+				"  gateway: {provider: %[1]s, model: m, base_url: %[2]q, api_key_env: GATEWAY_KEY}\n", provider, server.URL))
+			require.NoError(t, err)
+			v, ok := vendorOf(provider)
+			require.True(t, ok)
+			require.Equal(t, v.keyEnv, cfg.Models["default"].APIKeyEnv)
+			clients, err := cfg.clients()
+			require.NoError(t, err)
+			for name, want := range map[string]string{"open": "", "gateway": "the-gateways-key"} {
+				_, err := clients(name).Generate(t.Context(), model.Request{Model: "m", Messages: []model.Message{{Role: model.User, Text: "Hi"}}}, nil)
+				require.ErrorContains(t, err, "401")
+				require.Equal(t, want, strings.TrimPrefix((<-got).Get(header), "Bearer "), name)
+			}
+		})
+	}
 }
 
 func TestGoOffline(t *testing.T) {
@@ -214,6 +284,8 @@ func TestBadConfig(t *testing.T) {
 		"wrong type":                {"agents:\n  default:\n    limits: {max_steps: many}\n", "line 3"},
 		"duration without":          {"agents: {default: {limits: {timeout: 10}}}", `duration "10"`},
 		"unknown provider":          {"models: {default: {provider: magic, model: m}}", "models.default.provider"},
+		"tokens where none count":   {"models: {default: {provider: openai, model: m, max_tokens: 5}}", "models.default.max_tokens"},
+		"less than no tokens":       {"models: {default: {provider: anthropic, model: m, max_tokens: -5}}", "models.default.max_tokens: -5"},
 		"missing model":             {"models: {default: {provider: openai}}", "models.default.model"},
 		"agent without model":       {"models: {x: {provider: scripted}}\nagents: {a: {model: y}}", "agents.a.model"},
 		"unknown mode":              {"agents: {a: {mode: dream}}", "agents.a.mode"},

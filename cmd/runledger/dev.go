@@ -137,7 +137,7 @@ func (c *devCmd) greet(url string, stack *devstack.Stack, cfg *config, offline [
 	case len(offline) > 0:
 		fmt.Fprintf(&b, "  Model         offline (scripted), since no key is set for %s\n", strings.Join(offline, ", "))
 	case m.Provider == scriptedProvider:
-		fmt.Fprintf(&b, "  Model         offline (scripted); set OPENAI_API_KEY, or OPENAI_BASE_URL for a compatible server, to use a real one\n")
+		fmt.Fprintf(&b, "  Model         offline (scripted); set OPENAI_API_KEY, ANTHROPIC_API_KEY or GEMINI_API_KEY, or OPENAI_BASE_URL for a compatible server, to use a real one\n")
 	case m.Model != "":
 		fmt.Fprintf(&b, "  Model         %s\n", m.Model)
 	}

@@ -55,9 +55,23 @@ var table = []rule{
 		why: "the interface that every vendor is put behind",
 	},
 	{
-		pkg: "model/openai", may: []string{"agent", "model"},
+		pkg: "model/wire", may: []string{"agent", "model"},
+		why: "what clients of vendors share; knows no vendor",
+	},
+	{
+		pkg: "model/openai", may: []string{"agent", "model", "model/wire"},
 		uses: []string{"github.com/openai/openai-go/v3"},
 		why:  "the only package that knows OpenAI's SDK",
+	},
+	{
+		pkg: "model/anthropic", may: []string{"agent", "model", "model/wire"},
+		uses: []string{"github.com/anthropics/anthropic-sdk-go"},
+		why:  "the only package that knows Anthropic's SDK",
+	},
+	{
+		pkg: "model/gemini", may: []string{"agent", "model", "model/wire"},
+		uses: []string{"google.golang.org/genai"},
+		why:  "the only package that knows Google's SDK",
 	},
 	{
 		pkg: "model/scripted", may: []string{"agent", "model"},
@@ -140,7 +154,7 @@ var table = []rule{
 	},
 	{
 		pkg: "cmd/runledger",
-		may: []string{"agent", "api", "auth", "client", "devstack", "dispatch", "ledger", "metrics", "model", "model/openai", "model/scripted", "policy", "predicate", "replay",
+		may: []string{"agent", "api", "auth", "client", "devstack", "dispatch", "ledger", "metrics", "model", "model/anthropic", "model/gemini", "model/openai", "model/scripted", "policy", "predicate", "replay",
 			"sse", "tool", "tool/builtin", "tool/mcp", "verify", "worker"},
 		uses: []string{"github.com/alecthomas/kong", "go.yaml.in/yaml/v3", temporal + "client", "go.temporal.io/api", "golang.org/x/sys/unix"},
 		why:  "puts the parts together; flags, environment and the configuration file are known here only",

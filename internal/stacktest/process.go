@@ -84,7 +84,8 @@ func cleanEnv() []string {
 	for _, e := range os.Environ() {
 		name, _, _ := strings.Cut(e, "=")
 		switch {
-		case strings.HasPrefix(name, "RUNLEDGER_"), strings.HasPrefix(name, "TEMPORAL_"), strings.HasPrefix(name, "OPENAI_"), name == "DATABASE_URL":
+		case strings.HasPrefix(name, "RUNLEDGER_"), strings.HasPrefix(name, "TEMPORAL_"), strings.HasPrefix(name, "OPENAI_"),
+			strings.HasPrefix(name, "ANTHROPIC_"), strings.HasPrefix(name, "GEMINI_"), name == "DATABASE_URL":
 		default:
 			env = append(env, e)
 		}

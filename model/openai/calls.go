@@ -7,6 +7,7 @@ import (
 	"github.com/openai/openai-go/v3"
 
 	"runledger/model"
+	"runledger/model/wire"
 )
 
 // callList puts tool calls together from their fragments.
@@ -44,7 +45,7 @@ func (l *callList) add(piece openai.ChatCompletionChunkChoiceDeltaToolCall) {
 }
 
 // toolCalls are the calls in the order in which they began. Each has an id of its own, given here where the vendor gave none.
-func (l *callList) toolCalls(n names, response string) []model.ToolCall {
+func (l *callList) toolCalls(n wire.Names, response string) []model.ToolCall {
 	var calls []model.ToolCall
 	used := make(map[string]bool)
 	for i, c := range l.calls {
@@ -57,7 +58,7 @@ func (l *callList) toolCalls(n names, response string) []model.ToolCall {
 		if strings.TrimSpace(arguments) == "" {
 			arguments = "{}" // how some models say that a tool takes none
 		}
-		calls = append(calls, model.ToolCall{ID: id, Name: n.fromWire(c.name), Arguments: arguments})
+		calls = append(calls, model.ToolCall{ID: id, Name: n.FromWire(c.name), Arguments: arguments})
 	}
 	return calls
 }

@@ -7,18 +7,14 @@ package openai
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
-	"strings"
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 
-	"runledger/agent"
 	"runledger/model"
+	"runledger/model/wire"
 )
 
 // DefaultBaseURL is OpenAI's own endpoint.
@@ -37,9 +33,8 @@ type Options struct {
 
 // Client is a [model.Client] for one endpoint.
 type Client struct {
-	api    openai.Client
-	base   *url.URL
-	apiKey string
+	api      openai.Client
+	endpoint *wire.Endpoint
 }
 
 var _ model.Client = (*Client)(nil)
@@ -49,21 +44,13 @@ func New(o Options) (model.Client, error) {
 	if o.BaseURL == "" {
 		o.BaseURL = DefaultBaseURL
 	}
-	base, err := url.Parse(o.BaseURL)
+	endpoint, err := wire.Open(o.BaseURL, o.APIKey)
 	if err != nil {
-		// The parser's error quotes the whole address, which may hold a password.
-		return nil, errors.New("openai: the base URL cannot be parsed")
-	}
-	if (base.Scheme != "http" && base.Scheme != "https") || base.Host == "" {
-		return nil, fmt.Errorf("openai: base URL %q is not an http or https address", base.Redacted())
-	}
-	key := strings.TrimSpace(o.APIKey)
-	if strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return nil, errors.New("openai: the API key holds a control character")
+		return nil, fmt.Errorf("openai: %w", err)
 	}
 	httpClient := o.HTTPClient
 	if httpClient == nil {
-		httpClient = newHTTPClient()
+		httpClient = wire.NewHTTPClient()
 	}
 	options := []option.RequestOption{
 		option.WithBaseURL(o.BaseURL),
@@ -71,28 +58,17 @@ func New(o Options) (model.Client, error) {
 		option.WithMaxRetries(0),
 		option.WithHeader("Accept", "text/event-stream"),
 	}
-	if key != "" {
+	if key := endpoint.Key(); key != "" {
 		options = append(options, option.WithAPIKey(key))
 	}
+	base := endpoint.URL()
 	for name, values := range base.Query() {
 		for _, value := range values {
 			options = append(options, option.WithQueryAdd(name, value))
 		}
 	}
 	// Not openai.NewClient: that one reads keys, organisation and headers from the environment.
-	return &Client{api: openai.Client{Options: options}, base: base, apiKey: key}, nil
-}
-
-// newHTTPClient keeps connections for many calls at once, and shows a redirect instead of following it: the vendor's key
-// must not go where nobody configured it to go.
-func newHTTPClient() *http.Client {
-	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	if t, ok := http.DefaultTransport.(*http.Transport); ok {
-		t = t.Clone()
-		t.MaxIdleConns, t.MaxIdleConnsPerHost = 256, 256
-		client.Transport = t
-	}
-	return client
+	return &Client{api: openai.Client{Options: options}, endpoint: endpoint}, nil
 }
 
 // Generate implements [model.Client].
@@ -100,7 +76,7 @@ func (c *Client) Generate(ctx context.Context, req model.Request, emit func(mode
 	if err := ctx.Err(); err != nil {
 		return model.Reply{}, model.ContextError(ctx)
 	}
-	names := newNames(req)
+	names := wire.NewNames(req)
 	params, err := c.params(req, names)
 	if err != nil {
 		return model.Reply{}, err
@@ -120,43 +96,13 @@ func (c *Client) Generate(ctx context.Context, req model.Request, emit func(mode
 		return model.Reply{}, model.ContextError(ctx)
 	}
 	if response != nil && (response.StatusCode < 200 || response.StatusCode > 299) {
-		return model.Reply{}, c.refused(response)
+		return model.Reply{}, c.endpoint.Refused(response)
 	}
 	if err != nil {
-		return model.Reply{}, c.unreachable(err)
+		return model.Reply{}, c.endpoint.Unreachable(err)
 	}
 	if emit == nil {
 		emit = func(model.Delta) {}
 	}
 	return c.read(ctx, response, &answer{names: names, emit: emit, reply: model.Reply{Model: req.Model}})
-}
-
-// refused turns an HTTP answer that is not a success into an error. By then the SDK has put the body into memory.
-func (c *Client) refused(response *http.Response) *agent.Error {
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxErrorBody))
-	if err != nil && len(body) == 0 {
-		return model.StatusError(response.StatusCode, response.Header, "")
-	}
-	if location, err := response.Location(); err == nil && response.StatusCode < 400 {
-		location.RawQuery, location.User = "", nil
-		return model.StatusError(response.StatusCode, response.Header, c.redact("it redirects to "+location.String()))
-	}
-	return model.StatusError(response.StatusCode, response.Header, c.redact(vendorMessage(body)))
-}
-
-// unreachable classifies an error of the transport: no answer came.
-func (c *Client) unreachable(err error) *agent.Error {
-	var where *url.Error
-	if errors.As(err, &where) {
-		// Without the address, which may carry credentials in its query.
-		err = where.Err
-	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		// A timeout of the HTTP client, not of the caller's context, for which it must not be taken.
-		return agent.Transient(agent.CodeModelUnavailable, "no answer from the model's vendor at %s: %s", c.base.Host, c.redact(err.Error()))
-	}
-	if text := err.Error(); c.redact(text) != text {
-		return agent.Transient(agent.CodeModelUnavailable, "no answer from the model's vendor at %s: %s", c.base.Host, c.redact(text))
-	}
-	return agent.Transient(agent.CodeModelUnavailable, "no answer from the model's vendor at %s: %w", c.base.Host, err)
 }

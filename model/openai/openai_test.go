@@ -23,6 +23,7 @@ import (
 	"runledger/agent"
 	"runledger/model"
 	"runledger/model/modeltest"
+	"runledger/model/wire"
 )
 
 var update = flag.Bool("update", false, "write the expected requests anew")
@@ -333,7 +334,7 @@ func TestKeysStayOutOfErrors(t *testing.T) {
 	tests := map[string]struct{ key, said, want string }{
 		"quoted":                    {long, `{"error":{"message":"bad key ` + long + `!"}}`, "bad key [redacted]!"},
 		"in plain text":             {long, "bad key " + long, "bad key [redacted]"},
-		"where the message is cut":  {long, strings.Repeat("x", maxMessage-10) + long, strings.Repeat("x", maxMessage-10) + "[redacted]"},
+		"where the message is cut":  {long, strings.Repeat("x", wire.MaxMessage-10) + long, strings.Repeat("x", wire.MaxMessage-10) + "[redacted]"},
 		"short, as a word":          {short, "key none is bad", "key [redacted] is bad"},
 		"short, within other words": {short, "nonexistent, anonenone", "nonexistent, anonenone"},
 	}

@@ -11,10 +11,11 @@ import (
 
 	"runledger/agent"
 	"runledger/model"
+	"runledger/model/wire"
 )
 
 // params writes a request in the vendor's words.
-func (c *Client) params(req model.Request, n names) (openai.ChatCompletionNewParams, error) {
+func (c *Client) params(req model.Request, n wire.Names) (openai.ChatCompletionNewParams, error) {
 	p := openai.ChatCompletionNewParams{
 		Model:         req.Model,
 		StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: param.NewOpt(true)},
@@ -50,7 +51,7 @@ func (c *Client) params(req model.Request, n names) (openai.ChatCompletionNewPar
 		if err != nil {
 			return p, agent.Failed(agent.CodeModelFailed, "input schema of tool %q: %w", t.Name, err)
 		}
-		f := shared.FunctionDefinitionParam{Name: n.toWire(t.Name), Parameters: parameters}
+		f := shared.FunctionDefinitionParam{Name: n.ToWire(t.Name), Parameters: parameters}
 		if t.Description != "" {
 			f.Description = param.NewOpt(t.Description)
 		}
@@ -59,7 +60,7 @@ func (c *Client) params(req model.Request, n names) (openai.ChatCompletionNewPar
 	return p, nil
 }
 
-func messageParam(m model.Message, n names) (openai.ChatCompletionMessageParamUnion, error) {
+func messageParam(m model.Message, n wire.Names) (openai.ChatCompletionMessageParamUnion, error) {
 	switch m.Role {
 	case model.System:
 		return openai.SystemMessage(m.Text), nil
@@ -78,8 +79,8 @@ func messageParam(m model.Message, n names) (openai.ChatCompletionMessageParamUn
 				OfFunction: &openai.ChatCompletionMessageFunctionToolCallParam{
 					ID: call.ID,
 					Function: openai.ChatCompletionMessageFunctionToolCallFunctionParam{
-						Name:      n.toWire(call.Name),
-						Arguments: pastArguments(call.Arguments),
+						Name:      n.ToWire(call.Name),
+						Arguments: wire.PastArguments(call.Arguments),
 					},
 				},
 			})
@@ -89,26 +90,11 @@ func messageParam(m model.Message, n names) (openai.ChatCompletionMessageParamUn
 	return openai.ChatCompletionMessageParamUnion{}, fmt.Errorf("unknown role %q", m.Role)
 }
 
-// pastArguments are the arguments of an earlier call as the transcript shows them. Several servers parse them and refuse the
-// whole conversation when a model once wrote something that is not JSON, so that is shown as a string within JSON.
-func pastArguments(arguments string) string {
-	if strings.TrimSpace(arguments) == "" {
-		return "{}"
-	}
-	if json.Valid([]byte(arguments)) {
-		return arguments
-	}
-	quoted, err := json.Marshal(map[string]string{"malformed_arguments": arguments})
-	if err != nil {
-		return "{}"
-	}
-	return string(quoted)
-}
-
 // knowsCompletionTokens reports whether the limit of the answer has to be called max_completion_tokens. OpenAI's reasoning
 // models refuse max_tokens; strict compatible servers refuse, and others ignore, the newer name.
 func (c *Client) knowsCompletionTokens(name string) bool {
-	host := strings.ToLower(c.base.Hostname())
+	base := c.endpoint.URL()
+	host := strings.ToLower(base.Hostname())
 	for _, own := range []string{"openai.com", "openai.azure.com", "cognitiveservices.azure.com"} {
 		if host == own || strings.HasSuffix(host, "."+own) {
 			return true
@@ -127,5 +113,5 @@ func schemaName(name string) string {
 	if name == "" {
 		return "answer"
 	}
-	return safeName(name)
+	return wire.SafeName(name)
 }

@@ -6,12 +6,14 @@ import (
 	"slices"
 
 	"github.com/openai/openai-go/v3/shared"
+
+	"runledger/model/wire"
 )
 
 // toolParameters is a tool's schema as vendors accept it: an object with properties, even if there are none.
 func toolParameters(schema json.RawMessage) (shared.FunctionParameters, error) {
 	parameters := shared.FunctionParameters{}
-	if !isNull(schema) {
+	if !wire.IsNull(schema) {
 		// Only the top level is taken apart; below it the schema's own bytes are sent.
 		var fields map[string]json.RawMessage
 		if err := json.Unmarshal(schema, &fields); err != nil {

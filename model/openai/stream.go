@@ -17,11 +17,12 @@ import (
 
 	"runledger/agent"
 	"runledger/model"
+	"runledger/model/wire"
 )
 
 // answer is a reply while it arrives.
 type answer struct {
-	names    names
+	names    wire.Names
 	emit     func(model.Delta)
 	reply    model.Reply
 	text     strings.Builder
@@ -49,7 +50,7 @@ func (c *Client) read(ctx context.Context, response *http.Response, a *answer) (
 			break
 		}
 		if e, failed := streamError(event); failed {
-			return model.Reply{}, c.inStream(e, response.Header)
+			return model.Reply{}, c.endpoint.InStream(e, response.Header)
 		}
 		var chunk openai.ChatCompletionChunk
 		if err := json.Unmarshal(event.Data, &chunk); err != nil {
@@ -73,11 +74,11 @@ func (c *Client) read(ctx context.Context, response *http.Response, a *answer) (
 	}
 	switch {
 	case broken != nil:
-		return model.Reply{}, agent.Transient(agent.CodeModelStream, "the model's answer broke off: %s", c.redact(broken.Error()))
+		return model.Reply{}, agent.Transient(agent.CodeModelStream, "the model's answer broke off: %s", c.endpoint.Redact(broken.Error()))
 	case a.done:
 		return model.Reply{}, agent.Transient(agent.CodeModelStream, "the model's stream ended without an answer")
 	case !a.said && media == "text/html":
-		return model.Reply{}, agent.Failed(agent.CodeModelFailed, "%s answered a web page instead of a stream: is the base URL right?", c.base.Host)
+		return model.Reply{}, agent.Failed(agent.CodeModelFailed, "%s answered a web page instead of a stream: is the base URL right?", c.endpoint.Host())
 	}
 	return model.Reply{}, agent.Transient(agent.CodeModelStream, "the model's stream ended without its end mark")
 }
@@ -89,7 +90,7 @@ func (c *Client) readWhole(ctx context.Context, response *http.Response, a *answ
 		return model.Reply{}, model.ContextError(ctx)
 	}
 	if err != nil {
-		return model.Reply{}, agent.Transient(agent.CodeModelStream, "the model's answer broke off: %s", c.redact(err.Error()))
+		return model.Reply{}, agent.Transient(agent.CodeModelStream, "the model's answer broke off: %s", c.endpoint.Redact(err.Error()))
 	}
 	var whole struct {
 		Choices []struct {
@@ -98,8 +99,8 @@ func (c *Client) readWhole(ctx context.Context, response *http.Response, a *answ
 	}
 	var chunk openai.ChatCompletionChunk
 	err = errors.Join(json.Unmarshal(body, &whole), json.Unmarshal(body, &chunk))
-	if e, failed := parseError(body); failed && len(whole.Choices) == 0 {
-		return model.Reply{}, c.inStream(e, response.Header)
+	if e, failed := wire.ParseError(body); failed && len(whole.Choices) == 0 {
+		return model.Reply{}, c.endpoint.InStream(e, response.Header)
 	}
 	if err != nil || len(whole.Choices) == 0 || len(chunk.Choices) == 0 {
 		return model.Reply{}, agent.Transient(agent.CodeModelStream, "the model's vendor answered JSON that holds no completion")
@@ -121,18 +122,18 @@ func (c *Client) readWhole(ctx context.Context, response *http.Response, a *answ
 }
 
 // streamError finds the error that an event of a stream tells of. A null error is none.
-func streamError(event ssestream.Event) (vendorError, bool) {
+func streamError(event ssestream.Event) (wire.Error, bool) {
 	if event.Type != "error" && !bytes.Contains(event.Data, []byte(`"error"`)) {
-		return vendorError{}, false
+		return wire.Error{}, false
 	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(event.Data, &fields); err != nil {
-		return vendorError{Message: string(event.Data)}, event.Type == "error"
+		return wire.Error{Message: string(event.Data)}, event.Type == "error"
 	}
-	if isNull(fields["error"]) && event.Type != "error" {
-		return vendorError{}, false
+	if wire.IsNull(fields["error"]) && event.Type != "error" {
+		return wire.Error{}, false
 	}
-	e, _ := parseError(event.Data)
+	e, _ := wire.ParseError(event.Data)
 	return e, true
 }
 

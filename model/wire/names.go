@@ -1,4 +1,4 @@
-package openai
+package wire
 
 import (
 	"crypto/sha256"
@@ -13,14 +13,14 @@ import (
 // maxName is how long vendors allow the name of a tool or of a schema to be.
 const maxName = 64
 
-// names translates tool names for one request. Runledger calls an MCP tool "server/tool"; vendors allow [a-zA-Z0-9_-]{1,64}.
+// Names translates tool names for one request. Runledger calls an MCP tool "server/tool"; vendors allow [a-zA-Z0-9_-]{1,64}.
 // The table is made from everything the request names, so no two names meet, and the same request gives the same table.
-type names struct {
+type Names struct {
 	wire     map[string]string
 	original map[string]string
 }
 
-func newNames(req model.Request) names {
+func NewNames(req model.Request) Names {
 	var all []string
 	for _, t := range req.Tools {
 		all = append(all, t.Name)
@@ -30,17 +30,17 @@ func newNames(req model.Request) names {
 			all = append(all, call.Name)
 		}
 	}
-	return mapNames(all)
+	return MapNames(all)
 }
 
-func mapNames(all []string) names {
+func MapNames(all []string) Names {
 	all = slices.Clone(all)
 	slices.Sort(all)
 	all = slices.Compact(all)
-	n := names{wire: make(map[string]string, len(all)), original: make(map[string]string, len(all))}
+	n := Names{wire: make(map[string]string, len(all)), original: make(map[string]string, len(all))}
 	// Names that are fine as they are come first: nobody may take one away.
 	for _, name := range all {
-		if safeName(name) == name {
+		if SafeName(name) == name {
 			n.add(name, name)
 		}
 	}
@@ -52,14 +52,14 @@ func mapNames(all []string) names {
 	return n
 }
 
-func (n names) add(name, wire string) {
+func (n Names) add(name, wire string) {
 	n.wire[name] = wire
 	n.original[wire] = name
 }
 
 // free finds a name that no other has: a readable one when it can be had, else one with a hash.
-func (n names) free(name string) string {
-	wire := safeName(name)
+func (n Names) free(name string) string {
+	wire := SafeName(name)
 	for i := 0; ; i++ {
 		if _, taken := n.original[wire]; !taken {
 			return wire
@@ -68,24 +68,24 @@ func (n names) free(name string) string {
 	}
 }
 
-// toWire gives the vendor's name of a tool.
-func (n names) toWire(name string) string {
+// ToWire gives the vendor's name of a tool.
+func (n Names) ToWire(name string) string {
 	if wire, ok := n.wire[name]; ok {
 		return wire
 	}
-	return safeName(name)
+	return SafeName(name)
 }
 
-// fromWire gives Runledger's name of a tool. A name that the model made up stays as it is, so that the caller sees it.
-func (n names) fromWire(wire string) string {
+// FromWire gives Runledger's name of a tool. A name that the model made up stays as it is, so that the caller sees it.
+func (n Names) FromWire(wire string) string {
 	if name, ok := n.original[wire]; ok {
 		return name
 	}
 	return wire
 }
 
-// safeName is name itself where vendors allow it, else what they allow that is closest to it.
-func safeName(name string) string {
+// SafeName is name itself where vendors allow it, else what they allow that is closest to it.
+func SafeName(name string) string {
 	var b strings.Builder
 	for _, r := range name {
 		switch {

@@ -1,4 +1,4 @@
-package openai
+package wire
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -14,42 +15,42 @@ import (
 )
 
 const (
-	// maxErrorBody bounds what is read of a refusal, maxMessage what is kept of it.
+	// maxErrorBody bounds what is read of a refusal, in bytes, MaxMessage what is kept of it.
 	maxErrorBody = 64 << 10
-	maxMessage   = 1000
+	MaxMessage   = 1000
 )
 
-// vendorError is an error as OpenAI and its imitators write it, in an answer or as an event within a stream.
-type vendorError struct {
+// Error is an error as vendors write it, in an answer or as an event within a stream.
+type Error struct {
 	Message string
 	Type    string
 	Code    string
 }
 
-// parseError reads the forms in use: {"error": {...}}, {"error": "..."}, {"message": ...}, {"detail": ...}, and a list of one.
-func parseError(body []byte) (vendorError, bool) {
+// ParseError reads the forms in use: {"error": {...}}, {"error": "..."}, {"message": ...}, {"detail": ...}, and a list of one.
+func ParseError(body []byte) (Error, bool) {
 	body = bytes.TrimSpace(body)
 	if len(body) > 0 && body[0] == '[' {
 		var list []json.RawMessage
 		if json.Unmarshal(body, &list) != nil || len(list) == 0 {
-			return vendorError{}, false
+			return Error{}, false
 		}
 		body = list[0]
 	}
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(body, &fields) != nil {
-		return vendorError{}, false
+		return Error{}, false
 	}
-	if inner, ok := fields["error"]; ok && !isNull(inner) {
+	if inner, ok := fields["error"]; ok && !IsNull(inner) {
 		var text string
 		if json.Unmarshal(inner, &text) == nil {
-			return vendorError{Message: text, Code: scalar(fields["code"])}, true
+			return Error{Message: text, Code: scalar(fields["code"])}, true
 		}
 		var nested map[string]json.RawMessage
 		if json.Unmarshal(inner, &nested) == nil {
 			return fieldsError(nested), true
 		}
-		return vendorError{Message: string(inner)}, true
+		return Error{Message: string(inner)}, true
 	}
 	e := fieldsError(fields)
 	if e.Message == "" {
@@ -58,8 +59,8 @@ func parseError(body []byte) (vendorError, bool) {
 	return e, e.Message != ""
 }
 
-func fieldsError(fields map[string]json.RawMessage) vendorError {
-	e := vendorError{Message: scalar(fields["message"]), Type: scalar(fields["type"]), Code: scalar(fields["code"])}
+func fieldsError(fields map[string]json.RawMessage) Error {
+	e := Error{Message: scalar(fields["message"]), Type: scalar(fields["type"]), Code: scalar(fields["code"])}
 	if e.Type == "" {
 		e.Type = scalar(fields["status"]) // Google's word for it
 	}
@@ -69,20 +70,41 @@ func fieldsError(fields map[string]json.RawMessage) vendorError {
 // scalar gives a JSON string as its text, null as nothing, and everything else as it is written.
 func scalar(raw json.RawMessage) string {
 	var text string
-	if isNull(raw) || json.Unmarshal(raw, &text) == nil {
+	if IsNull(raw) || json.Unmarshal(raw, &text) == nil {
 		return text
 	}
 	return string(raw)
 }
 
-func isNull(raw json.RawMessage) bool {
+// IsNull reports whether a JSON value is null or not there.
+func IsNull(raw json.RawMessage) bool {
 	trimmed := bytes.TrimSpace(raw)
 	return len(trimmed) == 0 || bytes.Equal(trimmed, []byte("null"))
 }
 
-// vendorMessage is what a vendor said in the body of a refusal, in one line.
-func vendorMessage(body []byte) string {
-	if e, ok := parseError(body); ok {
+// retryInfo is how long Google's vendors ask to wait: not in a header, but in a detail of the error, as "retryDelay": "7s".
+func retryInfo(body []byte) time.Duration {
+	var refusal struct {
+		Error struct {
+			Details []struct {
+				RetryDelay string `json:"retryDelay"`
+			} `json:"details"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(body, &refusal) != nil {
+		return 0
+	}
+	for _, d := range refusal.Error.Details {
+		if delay, err := time.ParseDuration(d.RetryDelay); err == nil && delay > 0 {
+			return delay
+		}
+	}
+	return 0
+}
+
+// messageOf is what a vendor said in the body of a refusal, in one line.
+func messageOf(body []byte) string {
+	if e, ok := ParseError(body); ok {
 		if e.Message == "" {
 			return strings.TrimSpace(e.Type + " " + e.Code)
 		}
@@ -94,22 +116,23 @@ func vendorMessage(body []byte) string {
 	return string(body)
 }
 
-// inStream classifies an error that came as an event after a 200. It says by name or number what its status would have
+// InStream classifies an error that came as an event after a 200. It says by name or number what its status would have
 // been; when it says nothing that is known, a later try is worth it, since the request itself had been accepted.
-func (c *Client) inStream(e vendorError, header http.Header) *agent.Error {
-	said := c.redact(strings.TrimSpace(e.Message))
+func (e *Endpoint) InStream(told Error, header http.Header) *agent.Error {
+	said := e.Redact(strings.TrimSpace(told.Message))
 	if said == "" {
-		said = c.redact(strings.TrimSpace(e.Type + " " + e.Code))
+		said = e.Redact(strings.TrimSpace(told.Type + " " + told.Code))
 	}
-	for _, text := range []string{e.Code, e.Type} {
+	for _, text := range []string{told.Code, told.Type} {
 		if status, err := strconv.Atoi(text); err == nil && status >= 400 && status < 600 {
 			return model.StatusError(status, header, said)
 		}
 	}
-	kind := strings.ToLower(e.Type + " " + e.Code)
+	kind := strings.ToLower(told.Type + " " + told.Code)
 	for _, word := range []string{
 		"invalid", "bad_request", "badrequest", "authentication", "permission", "not_found", "notfound", "insufficient_quota",
 		"content_filter", "content_policy", "context_length", "unsupported", "failed_precondition", "out_of_range",
+		"too_large", "billing",
 	} {
 		if strings.Contains(kind, word) {
 			return agent.Failed(agent.CodeModelFailed, "the model's vendor ended the answer with an error: %s", said)
@@ -118,18 +141,18 @@ func (c *Client) inStream(e vendorError, header http.Header) *agent.Error {
 	return agent.Transient(agent.CodeModelUnavailable, "the model's vendor ended the answer with an error: %s", said)
 }
 
-// redact takes the API key out of what goes on record and brings it to one line of bearable length. A key too short to be a
+// Redact takes the API key out of what goes on record and brings it to one line of bearable length. A key too short to be a
 // secret, as local servers want one, is taken out as a word only, or it would riddle every message.
-func (c *Client) redact(text string) string {
+func (e *Endpoint) Redact(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	if c.apiKey != "" {
-		text = cutKey(text, c.apiKey)
+	if e.key != "" {
+		text = cutKey(text, e.key)
 	}
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
-	if len(text) <= maxMessage {
+	if len(text) <= MaxMessage {
 		return text
 	}
-	cut := maxMessage
+	cut := MaxMessage
 	for !utf8.RuneStart(text[cut]) {
 		cut--
 	}
