@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"runledger/agent"
 	"runledger/model"
@@ -61,6 +62,14 @@ type Ender interface {
 	Await(ctx context.Context, w agent.Wait) (agent.Begun, error)
 }
 
+// Limiter bounds calls over all workers.
+type Limiter interface {
+	// TakeSlot takes a slot for a call that is about to begin, or tells how long to wait before asking again.
+	TakeSlot(ctx context.Context, s agent.Slot) (wait time.Duration, err error)
+	// ReturnSlot gives back a slot that was not used.
+	ReturnSlot(ctx context.Context, s agent.Slot) error
+}
+
 // Output keeps model output while it arrives.
 type Output interface {
 	AppendOutput(ctx context.Context, runID, commandID string, attempt int, chunks []agent.OutputChunk) error
@@ -73,6 +82,7 @@ type Ledger interface {
 	Reader
 	Ender
 	Output
+	Limiter
 	EffectLedger
 }
 

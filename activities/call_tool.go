@@ -76,7 +76,7 @@ func (a *Activities) toolCommand(ctx context.Context, run *agent.Run, plan *agen
 		fault = a.checkTool(&run.Definition, in.Tool, args)
 	}
 	if fault == nil {
-		c.begin.Effect = tool.ClassOf(a.lookup(in.Tool), args)
+		c.begin.Effect, c.limit = tool.ClassOf(a.lookup(in.Tool), args), a.limitOf(in.Tool)
 	}
 	c.begin.Input, c.begin.InputHash = recordable(args), inputHash(string(agent.ToolCommand), in.Tool, args)
 	if ref, ok := run.Definition.Tool(in.Tool); ok {
