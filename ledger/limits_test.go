@@ -165,11 +165,15 @@ func TestNoSlotForWhatIsNotExecuted(t *testing.T) {
 	limit := agent.CallLimit{Name: "put", MaxConcurrent: 1, Rate: agent.Rate{Calls: 1, Per: time.Hour}}
 	require.Zero(t, takes(t, b.Ledger, b.limited(t, limit).slot))
 	cases := map[string]func(c limited){
-		"committed":  func(c limited) { b.runs(t, c.command, `{"n": 1}`) },
-		"at work":    func(c limited) { c.begins(t, b) },
-		"cancelling": func(c limited) { b.exec(t, `UPDATE agent_executions SET status = 'cancelling' WHERE run_id = $1`, c.run.RunID) },
-		"paused":     func(c limited) { b.exec(t, `UPDATE agent_executions SET pause_intent = 1 WHERE run_id = $1`, c.run.RunID) },
-		"stale":      func(c limited) { b.exec(t, `UPDATE agent_executions SET epoch = 2 WHERE run_id = $1`, c.run.RunID) },
+		"committed": func(c limited) { b.runs(t, c.command, `{"n": 1}`) },
+		"at work":   func(c limited) { c.begins(t, b) },
+		"cancelling": func(c limited) {
+			b.exec(t, `UPDATE agent_executions SET status = 'cancelling' WHERE run_id = $1`, c.run.RunID)
+		},
+		"paused": func(c limited) {
+			b.exec(t, `UPDATE agent_executions SET pause_intent = 1 WHERE run_id = $1`, c.run.RunID)
+		},
+		"stale": func(c limited) { b.exec(t, `UPDATE agent_executions SET epoch = 2 WHERE run_id = $1`, c.run.RunID) },
 	}
 	for name, prepare := range cases {
 		c := b.limited(t, limit)
