@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"runledger/agent"
 	"runledger/model"
@@ -62,6 +63,14 @@ type Ender interface {
 	Await(ctx context.Context, w agent.Wait) (agent.Begun, error)
 }
 
+// Limiter bounds calls over all workers.
+type Limiter interface {
+	// TakeSlot takes a slot for a call that is about to begin, or tells how long to wait before asking again.
+	TakeSlot(ctx context.Context, s agent.Slot) (wait time.Duration, err error)
+	// ReturnSlot gives back a slot that was not used.
+	ReturnSlot(ctx context.Context, s agent.Slot) error
+}
+
 // Output keeps model output while it arrives.
 type Output interface {
 	AppendOutput(ctx context.Context, runID, commandID string, attempt int, chunks []agent.OutputChunk) error
@@ -74,6 +83,7 @@ type Ledger interface {
 	Reader
 	Ender
 	Output
+	Limiter
 	EffectLedger
 }
 

@@ -100,7 +100,7 @@ func (a *Activities) modelCommand(c command, run *agent.Run, kind agent.CommandK
 				}
 			}
 		}
-		reply, err := client.Generate(ctx, request, emit)
+		reply, err := client.Generate(ctx, present(request, run), emit)
 		if err != nil {
 			return effectResult{}, err
 		}
@@ -160,6 +160,7 @@ func (a *Activities) nodeRequest(ctx context.Context, run *agent.Run, plan *agen
 	if node.ExpectedOutput != "" {
 		fmt.Fprintf(&b, "\n\nExpected output:\n%s", node.ExpectedOutput)
 	}
+	data := 0 // of the prompt's end
 	if len(node.Inputs) > 0 {
 		inputs := make(map[string]json.RawMessage, len(node.Inputs))
 		for _, name := range slices.Sorted(maps.Keys(node.Inputs)) {
@@ -174,8 +175,9 @@ func (a *Activities) nodeRequest(ctx context.Context, run *agent.Run, plan *agen
 			return request, nil, err
 		}
 		fmt.Fprintf(&b, "\n\nInputs:\n%s", shown)
+		data = len(shown)
 	}
-	asked := model.Message{Role: model.User, Text: b.String()}
+	asked := model.Message{Role: model.User, Text: b.String(), Untrusted: data}
 	var history []model.Message
 	var cut leftOut
 	if nodeID == plan.Nodes[len(plan.Nodes)-1].ID {

@@ -86,7 +86,7 @@ func (a *Activities) toolCommand(ctx context.Context, run *agent.Run, plan *agen
 	}
 	called, _ := tools.Lookup(in.Tool)
 	if fault == nil {
-		c.begin.Effect = tool.ClassOf(called, args)
+		c.begin.Effect, c.limit = tool.ClassOf(called, args), limitOf(called)
 	}
 	c.begin.Input, c.begin.InputHash = recordable(args), inputHash(string(agent.ToolCommand), in.Tool, args)
 	if ref, ok := run.Definition.Tool(in.Tool); ok {

@@ -32,6 +32,8 @@ type command struct {
 	tx func(ctx context.Context, tx agent.Tx, d dispatch) (effectResult, error)
 	// reconcile finds out what became of a lost dispatch of the effect, nil when that cannot be found out.
 	reconcile func(ctx context.Context, d dispatch) (finding, error)
+	// limit bounds calls like this one over all workers.
+	limit agent.CallLimit
 	// asked is what the policy is asked about, approvalTimeout how long an approval that it wants is waited for.
 	asked           policy.Command
 	approvalTimeout agent.Duration
@@ -104,6 +106,11 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 
 	a.at(ctx, agent.BeforeBegin, c.call)
 	a.prepare(durable, &c, by)
+	slot, err := a.takeSlot(durable, &c)
+	if err != nil {
+		return agent.CommandRow{}, err
+	}
+	defer func() { slot.leave(durable) }()
 	unused := 0 // the dispatch that this attempt was given and has not used
 	for {
 		begun, asked, err := a.beginCommand(durable, c.begin)
@@ -117,6 +124,7 @@ func (a *Activities) pass(ctx context.Context, c command) (agent.CommandRow, err
 				unused = begun.DispatchNo
 				continue
 			}
+			slot.used()
 			return a.execute(ctx, c, begun)
 		case agent.IsInDoubt:
 			if begun.DispatchNo = begun.Row.DispatchNo; begun.DispatchNo != unused {

@@ -46,6 +46,8 @@ type lab struct {
 	probe  *probe
 	// policy is that of the runs that are accepted.
 	policy *agent.Policy
+	// history is the budget of their prompts.
+	history agent.History
 }
 
 func setup(t testing.TB) *lab {
@@ -180,7 +182,7 @@ func (l *lab) acceptIn(t testing.TB, conversationID string, mode agent.Mode, pla
 	}
 	var err error
 	a.Run.Definition, err = agent.Blueprint{Name: "default", Mode: mode, Model: agent.ModelRef{Name: "default", Model: "m"}, Tools: []string{"*"},
-		Instructions: "be kind", Limits: agent.Limits{MaxSteps: 5}, Policy: l.policy, Workflows: []string{"orders/*"}}.Resolve(l.tools.Refs())
+		Instructions: "be kind", Limits: agent.Limits{MaxSteps: 5}, Policy: l.policy, History: l.history, Workflows: []string{"orders/*"}}.Resolve(l.tools.Refs())
 	require.NoError(t, err)
 	switch {
 	case plan != "":

@@ -34,7 +34,9 @@ func ActivityNames() []string {
 }
 
 // LocalActivityNames lists those of them that a run executes locally: what they do is on record, or reads what is.
-func LocalActivityNames() []string { return []string{string(Segment), string(Finish), string(Evaluate)} }
+func LocalActivityNames() []string {
+	return []string{string(Segment), string(Finish), string(Evaluate)}
+}
 
 // WorkflowName is the name of the run workflow in Temporal.
 const WorkflowName = "AgentExecution"

@@ -40,6 +40,7 @@ const (
 	CodeStuck            Code = "EXECUTION_STUCK"    // the Temporal execution cannot go on, or is not there
 	CodePaused           Code = "RUN_PAUSED"         // the run is paused; the command has not begun
 	CodeOutOfTime        Code = "OUT_OF_TIME"        // the run's time limit is over; the command has not begun, or not again
+	CodeCallLimit        Code = "CALL_LIMIT"         // the limit of a tool's calls is reached; the command has not begun
 	CodeDenied           Code = "APPROVAL_DENIED"    // somebody was asked, and denied the call
 	CodeExpired          Code = "APPROVAL_EXPIRED"   // nobody answered in time whether the call may be made
 	CodePlanRequired     Code = "PLAN_REQUIRED"      // the run needs a plan on record, and there is none

@@ -30,6 +30,14 @@ func said(req model.Request) (lines []string) {
 	return lines
 }
 
+// unmarked are the requests of a script without what marks the results of tools.
+func unmarked(script *scripted.Script) (requests []model.Request) {
+	for _, req := range script.Requests() {
+		requests = append(requests, model.WithoutMarks(req))
+	}
+	return requests
+}
+
 // What a run did with tools is told in later ones, calls together with their answers. A turn whose answers are not complete, since
 // its run was stopped, is not.
 func TestLaterRunsKnowOfToolCalls(t *testing.T) {
@@ -59,8 +67,8 @@ func TestLaterRunsKnowOfToolCalls(t *testing.T) {
 		`assistant:  double{"n": 3}`,
 		`tool: {"n":6} <double`,
 		"user: what happened?",
-	}, said(script.Requests()[4]))
-	last := script.Requests()[4].Messages
+	}, said(unmarked(script)[4]))
+	last := unmarked(script)[4].Messages
 	require.Equal(t, last[1].ToolCalls[0].ID, last[2].ToolCallID)
 	require.Equal(t, last[1].ToolCalls[1].ID, last[3].ToolCallID)
 }
@@ -85,7 +93,8 @@ func TestPromptsKeepToTheirBudget(t *testing.T) {
 	h.Run("first question").RequireOutput("all read")
 	h.Run("second question").RequireOutput("read")
 
-	for i, req := range script.Requests() {
+	requests := unmarked(script)
+	for i, req := range requests {
 		bytes, calls := 0, 0
 		for _, m := range req.Messages[1:] { // and the note
 			bytes += len(m.Text)
@@ -99,20 +108,20 @@ func TestPromptsKeepToTheirBudget(t *testing.T) {
 		require.Equal(t, 1, strings.Count(fmt.Sprint(said(req)), "system: be kind"))
 	}
 	// The run's own turns: the request stays, the newest turns with it, and it is said what is left out.
-	late := script.Requests()[30]
+	late := requests[30]
 	require.Equal(t, model.Message{Role: model.User, Text: "[Left out of what follows, to keep it short: the first 21 turns of work on the last request, " +
 		"with their tool calls and results.]"}, late.Messages[1])
 	require.Equal(t, "user: first question", said(late)[2])
 	require.Len(t, late.Messages, 3+2*9)
 	// The next run knows the newest of it.
-	next := script.Requests()[31]
+	next := requests[31]
 	require.Equal(t, "user: [Left out of what follows, to keep it short: the oldest 43 messages of the conversation.]", said(next)[1], "62 in all")
 	require.Equal(t, model.Assistant, next.Messages[2].Role)
 	require.Len(t, next.Messages, 2+19+1)
 	require.Equal(t, "user: second question", said(next)[len(next.Messages)-1])
 	// A result that is larger than the budget shows its beginning and its size, in the turn after it and in the one after that.
 	for _, i := range []int{32, 33} {
-		result := script.Requests()[i].Messages[len(script.Requests()[i].Messages)-1-2*(i-32)]
+		result := requests[i].Messages[len(requests[i].Messages)-1-2*(i-32)]
 		require.LessOrEqual(t, len(result.Text), 10_000)
 		require.True(t, strings.HasSuffix(result.Text, "of 100002 bytes]"), agent.Preview(result.Text[len(result.Text)-100:], 200))
 	}

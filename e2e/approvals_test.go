@@ -22,6 +22,7 @@ import (
 type poster struct{ fx *effects }
 
 func (m poster) Generate(_ context.Context, req model.Request, emit func(model.Delta)) (model.Reply, error) {
+	req = model.WithoutMarks(req)
 	var reply model.Reply
 	var told []string
 	for _, message := range req.Messages {

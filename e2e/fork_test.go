@@ -19,6 +19,7 @@ import (
 type orders struct{ fx *effects }
 
 func (m orders) Generate(_ context.Context, req model.Request, emit func(model.Delta)) (model.Reply, error) {
+	req = model.WithoutMarks(req)
 	var words []string
 	instructions, turn := "", 0
 	for _, message := range req.Messages {

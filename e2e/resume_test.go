@@ -138,6 +138,7 @@ func TestRecoverATerminatedRun(t *testing.T) {
 type turns struct{ fx *effects }
 
 func (m turns) Generate(_ context.Context, req model.Request, emit func(model.Delta)) (model.Reply, error) {
+	req = model.WithoutMarks(req)
 	var paths []string
 	turn := 0
 	for _, message := range req.Messages {

@@ -24,6 +24,9 @@ type Message struct {
 	// ToolCallID and ToolName tie a tool message to the call it answers.
 	ToolCallID string `json:"tool_call_id,omitempty"`
 	ToolName   string `json:"tool_name,omitempty"`
+	// Untrusted is how many bytes at the end of Text are what tools gave, in a message of another role than theirs; see
+	// [MarkUntrusted]. A client has no use for it.
+	Untrusted int `json:"-"`
 }
 
 // ToolCall is a model's wish to call a tool.

@@ -106,6 +106,7 @@ func TestNewRefuses(t *testing.T) {
 		{"empty server", "not a tool name", with(func(s *Spec) { s.Name = "/b" })},
 		{"no description", "description is missing", with(func(s *Spec) { s.Description = "" })},
 		{"effect", "not an effect class", with(func(s *Spec) { s.Effect = "harmless" })},
+		{"limit", "limit: max_concurrent: -1", with(func(s *Spec) { s.Limit.MaxConcurrent = -1 })},
 		{"timeout", "negative", with(func(s *Spec) { s.Timeout = -time.Second })},
 		{"schema", "input schema", with(func(s *Spec) { s.InputSchema = json.RawMessage(`{"type": "string"}`) })},
 	} {

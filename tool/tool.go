@@ -29,7 +29,15 @@ type Spec struct {
 	// Lane is that of calls which take no longer than a moment: [agent.FastLane] lets them share a segment with others. "" is the
 	// agent's.
 	Lane agent.Lane `json:"lane,omitempty"`
+	// Limit bounds the tool's calls over all workers on a database. It is the worker's, and no part of a run's record.
+	Limit CallLimit `json:"-"`
 }
+
+// The limit of a tool's calls, and a rate.
+type (
+	CallLimit = agent.CallLimit
+	Rate      = agent.Rate
+)
 
 // Ref is the spec as a run's record keeps it.
 func (s Spec) Ref() agent.ToolRef {

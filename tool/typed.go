@@ -33,6 +33,9 @@ func checkSpec(s Spec) error {
 	case s.Timeout < 0:
 		return fmt.Errorf("tool %s: the timeout is negative", s.Name)
 	}
+	if err := s.Limit.Check(); err != nil {
+		return fmt.Errorf("tool %s: limit: %w", s.Name, err)
+	}
 	return nil
 }
 

@@ -37,7 +37,7 @@ func (m byScenario) Generate(ctx context.Context, req model.Request, _ func(mode
 	for _, message := range req.Messages {
 		for name, answer := range m {
 			if message.Role == model.User && strings.Contains(message.Text, "scenario "+name) {
-				return answer(ctx, req)
+				return answer(ctx, model.WithoutMarks(req))
 			}
 		}
 	}

@@ -72,7 +72,7 @@ func (s *temporalServer) stop(ctx context.Context) error {
 type replies func(model.Request) (model.Reply, error)
 
 func (f replies) Generate(_ context.Context, req model.Request, emit func(model.Delta)) (model.Reply, error) {
-	reply, err := f(req)
+	reply, err := f(model.WithoutMarks(req))
 	if err == nil && emit != nil {
 		emit(model.Delta{Channel: model.Text, Text: reply.Text})
 	}

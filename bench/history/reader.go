@@ -27,6 +27,7 @@ type prompt struct{ tokens, messages int }
 
 // Generate counts the turns by the number in the newest call's id, since the prompt need not hold them all.
 func (m *readerModel) Generate(_ context.Context, req model.Request, emit func(model.Delta)) (model.Reply, error) {
+	req = model.WithoutMarks(req)
 	m.note(req)
 	done, files := 0, 0
 	for _, said := range req.Messages {

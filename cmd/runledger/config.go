@@ -225,6 +225,9 @@ func (c *config) check() error {
 		if spec := t.Spec(); !spec.Lane.Valid() {
 			bad("tools.%s.lane: %q; want normal or fast", spec.Name, spec.Lane)
 		}
+		if err := t.Spec().Limit.Check(); err != nil {
+			bad("tools.%s: %w", t.Spec().Name, err)
+		}
 		if spec := t.Spec(); spec.Approve != "" {
 			if err := predicate.Check(spec.Approve); err != nil {
 				bad("tools.%s.approve: %w", spec.Name, err)

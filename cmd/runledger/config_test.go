@@ -30,6 +30,7 @@ func TestConfigExample(t *testing.T) {
 	require.Equal(t, agent.Limits{MaxSteps: 50, MaxParallel: 8, Timeout: agent.Duration(time.Hour)}, agents[0].Limits)
 	require.Equal(t, agent.History{MaxTokens: agent.DefaultHistoryTokens}, agents[0].History)
 	require.Equal(t, "gpt-5-mini", agents[0].Model.Model)
+	require.Equal(t, builtin.Limit{MaxConcurrent: 4, Rate: tool.Rate{Calls: 10, Per: time.Second}}, cfg.Tools.HTTP.Limit)
 	require.Len(t, cfg.Tools.HTTP.Reconcile, 1)
 	require.Equal(t, builtin.HTTPReconcile{Host: "api.example.org", Method: "POST", PathPrefix: "/v1/charges",
 		URL:        "https://api.example.org/v1/charges?idempotency_key={key}",
@@ -57,6 +58,8 @@ func TestConfigExampleOfServers(t *testing.T) {
 	cfg := uncommented(t, "# mcp_servers:")
 	require.Len(t, cfg.MCPServers, 3)
 	require.Equal(t, map[string]string{"Authorization": "REMOTE_MCP_AUTHORIZATION"}, cfg.MCPServers["remote"].HeadersEnv)
+	require.Equal(t, 4, cfg.MCPServers["everything"].MaxConcurrent)
+	require.Equal(t, agent.Duration(10*time.Minute), cfg.MCPServers["everything"].Timeout["longRunningOperation"])
 	require.Equal(t, mcp.Reconcile{Tool: "find_charge", Arguments: map[string]any{"key": "{key}", "account": "{arguments/account}"},
 		Found: "/charge", Output: "/charge"}, cfg.MCPServers["payments"].Reconcile["charge"])
 }
@@ -293,6 +296,10 @@ func TestBadConfig(t *testing.T) {
 		"small history":             {"agents: {a: {history: {max_tokens: 999}}}", "agents.a.history.max_tokens: 999; want at least 1000"},
 		"negative history":          {"agents: {a: {history: {max_tokens: -1}}}", "agents.a.history.max_tokens"},
 		"server without a way":      {"mcp_servers: {s: {}}", "mcp_servers.s"},
+		"negative concurrency":      {"tools: {clock: {max_concurrent: -1}}", "tools.clock: max_concurrent: -1"},
+		"a rate without a time":     {"tools: {http_request: {rate: 10}}", `rate "10": want calls per time`},
+		"a server's rate":           {"mcp_servers: {s: {command: [x], rate: 0/s}}", "rate: 0 calls in 1s"},
+		"a server's concurrency":    {"mcp_servers: {s: {command: [x], max_concurrent: -1}}", "mcp_servers.s: max_concurrent: -1"},
 		"bad effect":                {"mcp_servers: {s: {command: [x], effects: {t: maybe}}}", "mcp_servers.s"},
 		"bad http effect":           {"tools: {http_request: {effects: {GET: maybe}}}", "tools"},
 		"not YAML":                  {"{", "yaml"},

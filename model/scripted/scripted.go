@@ -33,6 +33,7 @@ func (c *Client) Generate(ctx context.Context, req model.Request, emit func(mode
 	if ctx.Err() != nil {
 		return model.Reply{}, model.ContextError(ctx)
 	}
+	req = model.WithoutMarks(req)
 	reply, scope, delay := c.reply(req)
 	reply.Finish = model.FinishStop
 	if len(reply.ToolCalls) > 0 {

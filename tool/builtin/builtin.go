@@ -28,6 +28,19 @@ type ToolConfig struct {
 	Approve string `yaml:"approve"`
 	// Lane is that of its calls, as in [tool.Spec].
 	Lane agent.Lane `yaml:"lane"`
+	// Limit bounds its calls over all workers, as in [tool.Spec].
+	Limit Limit `yaml:",inline"`
+}
+
+// Limit bounds the calls of a tool over all workers.
+type Limit struct {
+	// MaxConcurrent is how many may be at work at a time, Rate how many may begin within a time; zero for any number.
+	MaxConcurrent int       `yaml:"max_concurrent"`
+	Rate          tool.Rate `yaml:"rate"`
+}
+
+func (l Limit) calls() tool.CallLimit {
+	return tool.CallLimit{MaxConcurrent: l.MaxConcurrent, Rate: l.Rate}
 }
 
 // asking is a tool without optional powers that is told which of its calls need an approval, and their lane.
@@ -38,7 +51,7 @@ type asking struct {
 
 func (a asking) Spec() tool.Spec {
 	spec := a.Tool.Spec()
-	spec.Approve, spec.Lane = a.cfg.Approve, a.cfg.Lane
+	spec.Approve, spec.Lane, spec.Limit = a.cfg.Approve, a.cfg.Lane, a.cfg.Limit.calls()
 	return spec
 }
 

@@ -56,6 +56,8 @@ type HTTPConfig struct {
 	Approve string `yaml:"approve"`
 	// Lane is that of its calls, as in [tool.Spec].
 	Lane agent.Lane `yaml:"lane"`
+	// Limit bounds its calls over all workers, as in [tool.Spec].
+	Limit Limit `yaml:",inline"`
 	// Reconcile says how to find out what became of a call whose answer was lost. The first rule that is for the call counts;
 	// without any the tool cannot reconcile.
 	Reconcile []HTTPReconcile `yaml:"reconcile"`
@@ -129,6 +131,7 @@ func HTTPRequest(cfg HTTPConfig) (tool.Tool, error) {
 		Timeout:     maxHTTPTimeout,
 		Approve:     cfg.Approve,
 		Lane:        cfg.Lane,
+		Limit:       cfg.Limit.calls(),
 	}, h.call)
 	if err != nil || len(cfg.Reconcile) == 0 {
 		return h, err

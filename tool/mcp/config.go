@@ -41,6 +41,11 @@ type Config struct {
 	Approve map[string]string `yaml:"approve"`
 	// Lane gives the lane of calls, as in [tool.Spec], by the server's own name of a tool.
 	Lane map[string]agent.Lane `yaml:"lane"`
+	// Timeout bounds one call, as in [tool.Spec], by the server's own name of a tool.
+	Timeout map[string]agent.Duration `yaml:"timeout"`
+	// MaxConcurrent and Rate bound the calls of all tools of the server together, over all workers; zero for any number.
+	MaxConcurrent int        `yaml:"max_concurrent"`
+	Rate          agent.Rate `yaml:"rate"`
 	// Reconcile says, by the server's own name of a tool, how to find out what became of a call of it whose answer was lost. A
 	// tool that is not named cannot reconcile.
 	Reconcile map[string]Reconcile `yaml:"reconcile"`
@@ -80,6 +85,9 @@ func (c Config) complete() (Config, error) {
 			return c, err
 		}
 	}
+	if err := c.limit().Check(); err != nil {
+		return c, err
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Effects)) {
 		if !c.Effects[name].Valid() {
 			return c, fmt.Errorf("effects: %s: %q is not an effect class", name, c.Effects[name])
@@ -104,6 +112,11 @@ func (c Config) complete() (Config, error) {
 	}
 	c.Log = c.Log.With("mcp_server", c.Name)
 	return c, nil
+}
+
+// limit is that of the server's tools.
+func (c Config) limit() agent.CallLimit {
+	return agent.CallLimit{Name: c.Name + "/*", MaxConcurrent: c.MaxConcurrent, Rate: c.Rate}
 }
 
 // Check says what is wrong with a configuration, as Connect would, without starting anything.

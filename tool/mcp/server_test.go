@@ -111,6 +111,8 @@ func TestToolsOfAServer(t *testing.T) {
 	s := connectFake(t, func(c *Config) {
 		c.Effects = map[string]agent.EffectClass{"plain": agent.Idempotent, "read": agent.External}
 		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		c.MaxConcurrent, c.Rate = 2, agent.Rate{Calls: 10, Per: time.Second}
+		c.Timeout = map[string]agent.Duration{"echo": agent.Duration(time.Minute)}
 	})
 	set, err := tool.NewSet(s.Tools()...)
 	require.NoError(t, err)
@@ -131,6 +133,10 @@ func TestToolsOfAServer(t *testing.T) {
 
 	echo, _ := set.Lookup("fake/echo")
 	require.Equal(t, "Does echo.", echo.Spec().Description)
+	require.Equal(t, time.Minute, echo.Spec().Timeout)
+	for _, spec := range set.Specs() {
+		require.Equal(t, tool.CallLimit{Name: "fake/*", MaxConcurrent: 2, Rate: agent.Rate{Calls: 10, Per: time.Second}}, spec.Limit, "one limit for all")
+	}
 	key, _ := set.Lookup("fake/key")
 	require.Equal(t, "Title of key", key.Spec().Description)
 	require.NoError(t, set.Validate("fake/echo", json.RawMessage(`{"text": "x"}`)))

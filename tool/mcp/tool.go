@@ -68,6 +68,11 @@ func (s *Server) list(ctx context.Context, current *session) ([]tool.Tool, error
 			return nil, fmt.Errorf("lane: the server has no tool %q", name)
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(s.cfg.Timeout)) {
+		if own[name] == nil {
+			return nil, fmt.Errorf("timeout: the server has no tool %q", name)
+		}
+	}
 	return tools, s.reconcilers(tools, own)
 }
 
@@ -88,7 +93,8 @@ func (s *Server) remote(t *sdk.Tool) (*remoteTool, error) {
 	}
 	spec := tool.Spec{
 		Name: s.cfg.Name + "/" + publicName(t.Name), Description: describe(s.cfg.Name, t), InputSchema: schema, Effect: effect(s.cfg.Effects, t),
-		Approve: s.cfg.Approve[t.Name], Lane: s.cfg.Lane[t.Name],
+		Approve: s.cfg.Approve[t.Name], Lane: s.cfg.Lane[t.Name], Limit: s.cfg.limit(),
+		Timeout: time.Duration(s.cfg.Timeout[t.Name]),
 	}
 	if !tool.ValidName(spec.Name) {
 		return nil, errors.New("the name is empty")
