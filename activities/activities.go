@@ -40,6 +40,8 @@ type Reader interface {
 	Transcript(ctx context.Context, conversationID string, before int64, limit, maxBytes int) ([]agent.Message, error)
 	// CountMessages counts all messages before a number.
 	CountMessages(ctx context.Context, conversationID string, before int64) (int, error)
+	// RunOwner is whose run it is.
+	RunOwner(ctx context.Context, runID string) (string, error)
 	// CommandInput is what a command on record was called with.
 	CommandInput(ctx context.Context, runID, commandID string) (json.RawMessage, error)
 	// Steered lists what was said to a run while it was at work, in order, and up to which number each turn that has begun was
@@ -93,6 +95,8 @@ type Config struct {
 	// Models finds the client of a model by its name in the configuration; nil when the worker does not have it.
 	Models func(name string) model.Client
 	Tools  *tool.Set
+	// Retriever searches documents for retrieval nodes; without one they fail.
+	Retriever Retriever
 	// Workflows starts workflows; nil: this worker cannot.
 	Workflows Workflows
 	// Policy, if set, is asked in the activity before a command that no rule of its run refuses.
@@ -107,14 +111,15 @@ type Config struct {
 
 // Activities are the activities of all runs of a worker. They are safe for concurrent use.
 type Activities struct {
-	ledger Ledger
-	models func(name string) model.Client
-	tools  atomic.Pointer[tool.Set]
-	starts Workflows
-	policy policy.Func
-	log    *slog.Logger
-	at     func(ctx context.Context, at agent.Boundary, call agent.Call)
-	runs   runs
+	ledger    Ledger
+	models    func(name string) model.Client
+	tools     atomic.Pointer[tool.Set]
+	starts    Workflows
+	retriever Retriever
+	policy    policy.Func
+	log       *slog.Logger
+	at        func(ctx context.Context, at agent.Boundary, call agent.Call)
+	runs      runs
 	// stopping is closed when the worker begins to stop, nil when nobody tells.
 	stopping <-chan struct{}
 }
@@ -135,7 +140,7 @@ func New(cfg Config) (*Activities, error) {
 	if cfg.At == nil {
 		cfg.At = func(context.Context, agent.Boundary, agent.Call) {}
 	}
-	a := &Activities{ledger: cfg.Ledger, models: cfg.Models, starts: cfg.Workflows, policy: cfg.Policy, log: cfg.Log, at: cfg.At, stopping: cfg.Stopping}
+	a := &Activities{ledger: cfg.Ledger, models: cfg.Models, starts: cfg.Workflows, retriever: cfg.Retriever, policy: cfg.Policy, log: cfg.Log, at: cfg.At, stopping: cfg.Stopping}
 	if err := a.UseTools(cfg.Tools); err != nil {
 		return nil, err
 	}
@@ -199,7 +204,7 @@ func (a *Activities) SettleCommand(ctx context.Context, call agent.SettleCall) (
 		settled.GoesOn, settled.Said = row.GoesOn, row.Said
 	case agent.PlanCommand:
 		settled.Plan, err = a.shape(ctx, call.RunID)
-	case agent.ToolCommand, agent.HTTPCommand, agent.NowCommand, agent.UUIDCommand, agent.RandomCommand, agent.WaitCommand, agent.WorkflowCommand:
+	case agent.ToolCommand, agent.HTTPCommand, agent.NowCommand, agent.UUIDCommand, agent.RandomCommand, agent.WaitCommand, agent.WorkflowCommand, agent.RetrievalCommand:
 	}
 	if err != nil {
 		return agent.SettleReply{}, crossing(fmt.Errorf("settle command %s: %w", call.CommandID, err))

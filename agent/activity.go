@@ -21,6 +21,7 @@ const (
 	CallHTTP      Activity[HTTPCall, HTTPReply]       = "CallHTTP"
 	Await         Activity[WaitCall, Reply]           = "Await"
 	CallWorkflow  Activity[WorkflowCall, Reply]       = "CallWorkflow"
+	Retrieve      Activity[RetrieveCall, Reply]       = "Retrieve"
 	// Evaluate is a local activity.
 	Evaluate Activity[EvaluateCall, EvaluateReply] = "Evaluate"
 	// Segment is a local activity.
@@ -30,7 +31,7 @@ const (
 // ActivityNames lists the names of all activities of a run.
 func ActivityNames() []string {
 	return []string{string(CallPlanner), string(CallModel), string(CallTool), string(Record), string(SettleCommand), string(Finish),
-		string(RecordEffect), string(CallHTTP), string(Await), string(CallWorkflow), string(Evaluate), string(Segment)}
+		string(RecordEffect), string(CallHTTP), string(Await), string(CallWorkflow), string(Retrieve), string(Evaluate), string(Segment)}
 }
 
 // LocalActivityNames lists those of them that a run executes locally: what they do is on record, or reads what is.
@@ -214,6 +215,11 @@ type WaitCall struct {
 	Signal string `json:"signal,omitempty"`
 	// For is how long a timer takes, or the longest that is waited for a signal; 0 is for ever.
 	For Duration `json:"for,omitempty"`
+}
+
+// RetrieveCall asks for the documents that a retrieval node wants. What it asks for is in the plan.
+type RetrieveCall struct {
+	Call
 }
 
 // EvaluateCall asks whether the condition of a node holds. What it names has ended, so that the answer is always the same.

@@ -28,6 +28,8 @@ const (
 	WaitCommand CommandKind = "wait"
 	// WorkflowCommand executes a workflow.
 	WorkflowCommand CommandKind = "workflow"
+	// RetrievalCommand searches documents.
+	RetrievalCommand CommandKind = "retrieval"
 )
 
 // TurnCommandID names the model call of a loop's turn: node#turn, turns counting from 1.

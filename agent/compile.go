@@ -132,14 +132,16 @@ func (c *compiler) checkNode(i int, check PlanChecks) {
 		c.checkWait(n, at)
 	case WorkflowNode:
 		c.checkWorkflow(i, n, at, check.Workflow)
+	case RetrievalNode: // below
 	case ReactNode:
-		c.fault(at+"/kind", "%q cannot be part of a plan; want llm, tool, wait or workflow", n.Kind)
+		c.fault(at+"/kind", "%q cannot be part of a plan; want llm, tool, wait, workflow or retrieval", n.Kind)
 	default:
-		c.fault(at+"/kind", "%q is not a node kind; want llm, tool, wait or workflow", n.Kind)
+		c.fault(at+"/kind", "%q is not a node kind; want llm, tool, wait, workflow or retrieval", n.Kind)
 	}
 	if n.Kind != WorkflowNode && (n.Workflow != "" || n.TaskQueue != "") {
 		c.fault(at, "only a workflow node has a workflow or a task_queue")
 	}
+	c.checkRetrieval(i, n, at)
 	if n.Kind != ToolNode && n.Lane != "" || !n.Lane.Valid() {
 		c.fault(at+"/lane", "%q: want normal or fast, for a tool node", n.Lane)
 	}
@@ -285,11 +287,6 @@ func (c *compiler) checkTool(i int, n *Node, at string, check CheckArguments) {
 	}
 }
 
-// absent reports whether a value was left out or is null, which planners write where they must write every field.
-func absent(value json.RawMessage) bool {
-	return len(value) == 0 || string(value) == "null"
-}
-
 func (c *compiler) checkReferences(i int, value json.RawMessage, at string) {
 	if deeperThan(value, MaxValueDepth) {
 		c.fault(at, "nested deeper than %d levels", MaxValueDepth)
@@ -420,6 +417,7 @@ func (c *compiler) compiled(order []int) *Plan {
 				n.Args = json.RawMessage("{}")
 			}
 		}
+		n.Query, n.Filter = given(n.Query), given(n.Filter)
 		if n.OnError == "" {
 			n.OnError = OnErrorFail
 		}

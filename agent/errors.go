@@ -22,6 +22,7 @@ const (
 	CodeModelUnavailable Code = "MODEL_UNAVAILABLE"  // the model's vendor cannot be reached, is overloaded or limits the rate
 	CodeModelStream      Code = "MODEL_STREAM_ENDED" // the model's stream ended without its end mark
 	CodeModelReply       Code = "MODEL_REPLY"        // the model answered something that cannot be used
+	CodeRetrieval        Code = "RETRIEVAL_FAILED"   // documents could not be searched
 	CodeTimeout          Code = "TIMEOUT"            // the effect did not end before its deadline
 	CodeTooManyTries     Code = "TOO_MANY_TRIES"     // the effect was dispatched as often as the gate allows
 	CodeMismatch         Code = "COMMAND_MISMATCH"   // the command is on record with another input

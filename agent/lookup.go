@@ -27,6 +27,8 @@ const (
 	ConflictMessageID = "message-id-taken"
 	// ConflictForked: a fork needs what is to be deleted.
 	ConflictForked = "conversation-forked"
+	// ConflictDocument: several owners have a document of that id.
+	ConflictDocument = "document-ambiguous"
 	// ConflictRunEnded: the run has ended already.
 	ConflictRunEnded = "run-ended"
 	// ConflictRunOpen: the conversation has a run at work.

@@ -18,6 +18,8 @@ const (
 	WaitNode NodeKind = "wait"
 	// WorkflowNode executes a Temporal workflow of somebody else's and waits for its result.
 	WorkflowNode NodeKind = "workflow"
+	// RetrievalNode searches documents.
+	RetrievalNode NodeKind = "retrieval"
 )
 
 // OnError says what a node's failure means for its plan.
@@ -54,6 +56,11 @@ type Node struct {
 	// node with a Duration instead goes on after that time.
 	Signal   string   `json:"signal,omitempty"`
 	Duration Duration `json:"duration,omitempty"`
+	// Query, Limit and Filter belong to retrieval nodes. Query is a text or a reference to one, Filter an object that may hold
+	// references; Limit 0 is DefaultRetrievalLimit.
+	Query  json.RawMessage `json:"query,omitempty"`
+	Limit  int             `json:"limit,omitempty"`
+	Filter json.RawMessage `json:"filter,omitempty"`
 	// DependsOn are the nodes that must have ended before this one starts. A reference implies the dependency, and so does a condition.
 	DependsOn []string `json:"depends_on,omitempty"`
 	// When is a condition in the language of package predicate, over input, metadata and nodes.ID.output and .error. A node whose
@@ -129,8 +136,9 @@ const (
 
 // Timeouts of a command when neither node nor tool names one.
 const (
-	DefaultModelTimeout = Duration(60 * 1e9)
-	DefaultToolTimeout  = Duration(300 * 1e9)
+	DefaultModelTimeout     = Duration(60 * 1e9)
+	DefaultToolTimeout      = Duration(300 * 1e9)
+	DefaultRetrievalTimeout = Duration(30 * 1e9)
 	// DefaultWorkflowTimeout is as long as one may take.
 	DefaultWorkflowTimeout = maxNodeTimeout
 )
@@ -154,6 +162,9 @@ func (p *Plan) Shape(d *Definition) *Shape {
 			}
 		}
 		fallback := DefaultModelTimeout
+		if n.Kind == RetrievalNode {
+			fallback = DefaultRetrievalTimeout
+		}
 		if n.Kind == WorkflowNode {
 			sn.Tool, fallback = n.Workflow, DefaultWorkflowTimeout
 		}

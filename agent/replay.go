@@ -149,7 +149,7 @@ func NodeOutput(kind CommandKind, result json.RawMessage) (json.RawMessage, erro
 			return nil, fmt.Errorf("result of a model command: %w", err)
 		}
 		return json.Marshal(reply.Text)
-	case ToolCommand, PlanCommand, NowCommand, UUIDCommand, RandomCommand, HTTPCommand, WaitCommand, WorkflowCommand:
+	case ToolCommand, PlanCommand, NowCommand, UUIDCommand, RandomCommand, HTTPCommand, WaitCommand, WorkflowCommand, RetrievalCommand:
 		return result, nil
 	}
 	return nil, fmt.Errorf("command kind %q has no output", kind)

@@ -196,11 +196,12 @@ type subject struct {
 	attempt  int32
 	epoch    int
 	facts    int
+	of       agent.CommandKind // "" goes by the id
 }
 
 func (c subject) call(s *side) agent.Call {
 	call := agent.Call{Scope: agent.Scope{RunID: s.run.RunID, Epoch: c.epoch}, CommandID: c.id, NodeID: agent.CommandNodeID(c.id), Schedule: c.schedule,
-		NodeIndex: max(0, slices.Index([]string{"a", "b", "answer"}, c.id)), Ends: c.kind() == agent.ToolCommand || c.id == agent.AnswerNodeID, Timeout: agent.Duration(time.Minute)}
+		NodeIndex: max(0, slices.Index([]string{"a", "b", "answer"}, c.id)), Ends: c.kind() == agent.ToolCommand || c.of != "" || c.id == agent.AnswerNodeID, Timeout: agent.Duration(time.Minute)}
 	if _, _, inner := agent.TurnTool(c.id); inner {
 		call.Ends = false
 	}
@@ -211,6 +212,9 @@ func (c subject) call(s *side) agent.Call {
 }
 
 func (c subject) kind() agent.CommandKind {
+	if c.of != "" {
+		return c.of
+	}
 	if _, inner := agent.OwnerCommandID(c.id); inner {
 		return agent.HTTPCommand
 	}
@@ -595,6 +599,9 @@ func TestLedgersAgree(t *testing.T) {
 	out, outAgain := a, again
 	out.effect, outAgain.effect = agent.External, agent.External
 	b, answer := subject{id: "b", effect: agent.Idempotent, schedule: 3, attempt: 1, epoch: 1}, subject{id: "answer", effect: agent.Idempotent, schedule: 4, attempt: 1, epoch: 1}
+	find := subject{id: "a", effect: agent.Idempotent, schedule: 1, attempt: 1, epoch: 1, of: agent.RetrievalCommand}
+	findAgain := find
+	findAgain.attempt = 2
 	turn, call := subject{id: "c#1", effect: agent.Idempotent, schedule: 5, attempt: 1, epoch: 1}, subject{id: "c#1.0", effect: agent.External, schedule: 6, attempt: 1, epoch: 1}
 	facts, next := subject{facts: 2, epoch: 1}, a
 	next.epoch, b.facts = 2, 3
@@ -656,6 +663,8 @@ func TestLedgersAgree(t *testing.T) {
 		"a wait refused":              {w1.await("go", 0, true), w1.await("go", 0, false)},
 		"said meanwhile":              {loop.beginTurn(true), say("red"), loop.commitTurn(1, 1), loop2.beginTurn(true), say("blue"), say("no, green"), loop2.commitTurn(1, 2), loop.beginTurn(false)},
 		"said before":                 {say("red"), loop.beginTurn(true), loop.commitTurn(1, 1), say("blue"), loop.beginTurn(false)},
+		"a retrieval":                 {find.begin(nil), find.expire(), find.begin(nil), findAgain.begin(nil), findAgain.commit(2, false), find.begin(nil), b.begin(nil)},
+		"a retrieval that fails":      {find.asks(1), find.conclude(1, agent.Released), findAgain.begin(nil), findAgain.conclude(2, agent.CommandFailed), find.begin(nil)},
 		"a loop":                      {turn.begin(nil), turn.commit(1, false), call.begin(nil), call.commit(1, false)},
 		"approved": {out.asks(1), facts.record(agent.Waiting), out.asks(1), out.answered(yes), out.answered(no), outAgain.asks(1), outAgain.commit(1, false), outAgain.asks(1),
 			out.answered(yes)},

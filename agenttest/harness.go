@@ -28,6 +28,8 @@ import (
 // Config describes an agent under test.
 type Config struct {
 	Tools []tool.Tool
+	// Retriever searches documents for retrieval nodes, which fail without one.
+	Retriever activities.Retriever
 	// Model answers; see package model/scripted.
 	Model model.Client
 	// Mode is agent.ModePlan when empty.
@@ -119,7 +121,7 @@ func New(t testing.TB, cfg Config) *Harness {
 			t.Fatalf("agenttest: policy: %v", err)
 		}
 	}
-	h.acts, err = activities.New(activities.Config{Ledger: h.ledger, Tools: tools, Policy: cfg.PolicyFunc, At: h.at,
+	h.acts, err = activities.New(activities.Config{Ledger: h.ledger, Tools: tools, Retriever: cfg.Retriever, Policy: cfg.PolicyFunc, At: h.at,
 		Models: func(string) model.Client { return cfg.Model }})
 	if err != nil {
 		t.Fatalf("agenttest: %v", err)

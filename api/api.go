@@ -153,6 +153,7 @@ func (a *API) endpoints() []route {
 		command      = run + "/commands/{command_id}"
 		conversation = root + "/conversations/{conversation_id}"
 		unversioned  = "/api/agent"
+		documents    = "/api/v1/documents"
 	)
 	return []route{
 		{"POST", root + "/run", auth.User, lasting, a.postRun},
@@ -192,6 +193,10 @@ func (a *API) endpoints() []route {
 		{"GET", conversation + "/execution-status", auth.Viewer, brief, a.getExecutionStatus},
 		{"GET", conversation + "/messages", auth.Viewer, brief, a.getMessages},
 		{"POST", conversation + "/resume", auth.User, brief, a.postConversationResume},
+
+		{"POST", documents, auth.User, brief, a.postDocuments},
+		{"GET", documents + "/{document_id}", auth.Viewer, brief, a.getDocument},
+		{"DELETE", documents + "/{document_id}", auth.User, brief, a.deleteDocument},
 
 		{"GET", root + "/tools", auth.Viewer, brief, a.getTools},
 		{"GET", root + "/agents", auth.Viewer, brief, a.getAgents},

@@ -45,6 +45,11 @@ func newAttack(t testing.TB) *attack {
 	for _, run := range []agent.Run{x.older, x.open, x.ended, x.newer} {
 		x.waits(url, run)
 	}
+	for owner, runs := range map[string][]agent.Run{"a": {x.open, x.ended}, "b": {x.older, x.newer}} {
+		for _, run := range runs { // documents, under an id that whoever knows the run can name
+			require.Equal(t, 201, x.ask("POST", documentsPath, `{"documents":[{"id":"`+run.MessageID+`","text":"of `+owner+`"}]}`, bearer(owner, auth.User)).Code)
+		}
+	}
 	require.Equal(t, 200, x.ask("POST", runPath(x.ended.RunID)+"/cancel", "", bearer("a", auth.User)).Code)
 	// Whatever happened, nobody was told a token, and no log has one.
 	t.Cleanup(func() {
@@ -109,6 +114,7 @@ var bodies = map[string]string{
 	root + "/runs/{run_id}/approvals/{approval_id}":       `{"decision":"deny"}`,
 	root + "/approvals/{approval_id}":                     `{"decision":"deny"}`,
 	root + "/runs/{run_id}/limits":                        `{"max_steps":3}`,
+	documentsPath:                                         `{"documents":[{"text":"x"}]}`,
 }
 
 var parameter = regexp.MustCompile(`\{(\w+)\}`)
@@ -123,7 +129,7 @@ func pathOf(pattern string, run agent.Run) string {
 			return run.ConversationID
 		case "{command_id}":
 			return "main%231"
-		case "{approval_id}":
+		case "{approval_id}", "{document_id}":
 			return run.MessageID
 		default:
 			return uuid.NewString()
@@ -290,7 +296,7 @@ func TestNothingStartsInAnotherOwnersConversation(t *testing.T) {
 	x := newAttack(t)
 	before := x.snapshot()
 	for pattern, body := range bodies {
-		if strings.Contains(pattern, "{") {
+		if strings.Contains(pattern, "{") || pattern == documentsPath {
 			continue
 		}
 		for _, key := range []string{"", "Idempotency-Key: k"} {
@@ -364,7 +370,11 @@ func TestTokenForEveryOwner(t *testing.T) {
 
 	for pattern, body := range bodies {
 		if !strings.Contains(pattern, "{") {
-			requireProblem(t, x.ask("POST", pattern, body, star), 422, "invalid-request", "/conversation_id")
+			pointer := "/conversation_id"
+			if pattern == documentsPath {
+				pointer = "/documents"
+			}
+			requireProblem(t, x.ask("POST", pattern, body, star), 422, "invalid-request", pointer)
 		}
 	}
 	run := document[agent.Run](t, x.ask("POST", root+"/run", `{"input":"x","wait":0,"conversation_id":"`+x.open.ConversationID+`"}`, star))

@@ -25,6 +25,7 @@ type fakeLedger struct {
 	conversations map[string]*fakeConversation
 	keys          map[string]agent.Acceptance
 	tools         []agent.ToolRef
+	documents     map[string]agent.Document // by owner and id
 	subscribers   map[chan struct{}]string
 	watchers      map[*func(string)]struct{}
 	accepted      []agent.Acceptance
@@ -63,7 +64,7 @@ type fakeConversation struct {
 
 func newFakeLedger() *fakeLedger {
 	return &fakeLedger{runs: map[string]*fakeRun{}, conversations: map[string]*fakeConversation{}, keys: map[string]agent.Acceptance{},
-		subscribers: map[chan struct{}]string{}, watchers: map[*func(string)]struct{}{}, inputs: map[string][]agent.Input{}, waits: map[string][]agent.OpenWait{}, behind: map[string][]agent.RunAhead{}, commands: map[string][]agent.Command{}, checkpoints: map[string][]agent.Checkpoint{},
+		subscribers: map[chan struct{}]string{}, watchers: map[*func(string)]struct{}{}, inputs: map[string][]agent.Input{}, waits: map[string][]agent.OpenWait{}, behind: map[string][]agent.RunAhead{}, commands: map[string][]agent.Command{}, checkpoints: map[string][]agent.Checkpoint{}, documents: map[string]agent.Document{},
 		now:   time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC),
 		tools: []agent.ToolRef{{Name: "calculator", Description: "Adds", InputSchema: json.RawMessage(`{"type":"object"}`), Effect: agent.Deterministic}}}
 }
@@ -502,6 +503,33 @@ func (l *fakeLedger) ExecutionStatus(_ context.Context, id string) (agent.Execut
 		s.CurrentMessageID = &c.messages[len(c.messages)-1].MessageID
 	}
 	return s, nil
+}
+
+func (l *fakeLedger) AddDocuments(_ context.Context, owner string, documents []agent.Document) ([]agent.Document, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept := slices.Clone(documents)
+	for i := range kept {
+		kept[i].CreatedAt, kept[i].UpdatedAt = l.now, l.now
+		l.documents[owner+" "+kept[i].ID] = kept[i]
+	}
+	return kept, l.failure
+}
+
+func (l *fakeLedger) Document(_ context.Context, owner, id string) (agent.Document, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d, ok := l.documents[owner+" "+id]
+	if !ok {
+		return d, &agent.NotFoundError{What: "document", ID: id}
+	}
+	return d, nil
+}
+
+func (l *fakeLedger) DeleteDocument(ctx context.Context, owner, id string) error {
+	_, err := l.Document(ctx, owner, id)
+	delete(l.documents, owner+" "+id)
+	return err
 }
 
 func (l *fakeLedger) Tools(context.Context) ([]agent.ToolRef, error) { return l.tools, l.failure }

@@ -21,6 +21,7 @@ type Ledger interface {
 	CommandReader
 	ConversationReader
 	Remover
+	Librarian
 	Catalog
 	sse.Log
 	// Subscribe gives a channel that is sent to after a conversation has news, at most once until somebody looks. A wake-up may be
@@ -111,6 +112,14 @@ type ConversationReader interface {
 type Remover interface {
 	// DeleteConversation removes a conversation in which no run is open, with everything of it.
 	DeleteConversation(ctx context.Context, owner, id string) error
+}
+
+// Librarian keeps documents for retrieval nodes to find.
+type Librarian interface {
+	// AddDocuments keeps documents, all or none; one takes the place of another with its id. It gives them back as they are kept.
+	AddDocuments(ctx context.Context, owner string, documents []agent.Document) ([]agent.Document, error)
+	Document(ctx context.Context, owner, id string) (agent.Document, error)
+	DeleteDocument(ctx context.Context, owner, id string) error
 }
 
 // Catalog tells what can be worked with.

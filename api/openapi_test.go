@@ -90,7 +90,7 @@ func TestProblemTypesAreThoseOfTheSpecification(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	kinds := map[string]bool{agent.ConflictKeyReused: true, agent.ConflictMessageID: true, agent.ConflictRunEnded: true, agent.ConflictRunOpen: true, agent.ConflictQueueFull: true, agent.ConflictNotBegun: true, agent.ConflictNotPaused: true, agent.ConflictSteer: true, agent.ConflictNotInDoubt: true,
-		agent.ConflictInputReused: true, agent.ConflictInputs: true, agent.ConflictForked: true,
+		agent.ConflictInputReused: true, agent.ConflictInputs: true, agent.ConflictForked: true, agent.ConflictDocument: true,
 		agent.ConflictApprovalDecided: true, agent.ConflictApprovalExpired: true,
 		"invalid-parameter": true}
 	call := regexp.MustCompile(`(?:newProblem|faultyBody|unavailable)\((?:http\.Status\w+, )?"([a-z-]+)"`)

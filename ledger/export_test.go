@@ -52,3 +52,6 @@ func Remembers(l *Ledger, runID string) bool {
 	r := l.memory.find(runID)
 	return r != nil && r.state != nil && r.breaks == r.thread.breaks
 }
+
+// FindDocuments is the statement of a search.
+const FindDocuments = findDocuments

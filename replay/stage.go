@@ -92,6 +92,8 @@ func newStage(a *runRecord, late map[string]bool) *stage {
 	standIn(s, agent.CallModel, func(in agent.ModelCall) agent.Call { return in.Call }, agent.ModelCommand, s.modelReply)
 	standIn(s, agent.CallTool, func(in agent.ToolCall) agent.Call { return in.Call }, agent.ToolCommand,
 		func(row *agent.CommandRow) (agent.Reply, error) { return activities.ReplyOf(row), nil })
+	standIn(s, agent.Retrieve, func(in agent.RetrieveCall) agent.Call { return in.Call }, agent.RetrievalCommand,
+		func(row *agent.CommandRow) (agent.Reply, error) { return activities.ReplyOf(row), nil })
 	standIn(s, agent.CallWorkflow, func(in agent.WorkflowCall) agent.Call { return in.Call }, agent.WorkflowCommand,
 		func(row *agent.CommandRow) (agent.Reply, error) { return activities.ReplyOf(row), nil })
 	s.standInForAwait()
@@ -356,7 +358,7 @@ func (s *stage) settle(in agent.SettleCall) (agent.SettleReply, error) {
 	case agent.PlanCommand:
 		reply, err := s.plannerReply(row)
 		return agent.SettleReply{Reply: reply.Reply, Plan: reply.Plan}, err
-	case agent.ToolCommand, agent.WaitCommand, agent.WorkflowCommand:
+	case agent.ToolCommand, agent.WaitCommand, agent.WorkflowCommand, agent.RetrievalCommand:
 	}
 	return agent.SettleReply{Reply: activities.ReplyOf(row)}, nil
 }

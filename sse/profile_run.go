@@ -78,7 +78,7 @@ func runView(t agent.EventType, kind agent.CommandKind) (agent.EventType, []stri
 		if kind == agent.WorkflowCommand {
 			return t, []string{"kind", "tool", "effect_class", "input", "deadline"}
 		}
-		if kind == agent.WaitCommand {
+		if kind == agent.WaitCommand || kind == agent.RetrievalCommand {
 			return t, []string{"kind", "effect_class", "input", "deadline"}
 		}
 		return t, []string{"kind", "model", "effect_class", "deadline"}
@@ -140,6 +140,8 @@ func committedView(kind agent.CommandKind) (agent.EventType, []string) {
 	case agent.WaitCommand:
 		// What somebody has sent may be short enough to be guessed from its hash.
 		return agent.CommandCommitted, []string{"kind", "output", "reused_from"}
+	case agent.RetrievalCommand:
+		return agent.CommandCommitted, []string{"kind", "result_hash", "output", "latency_ms", "reused_from"}
 	case agent.WorkflowCommand:
 		return agent.CommandCommitted, []string{"kind", "tool", "result_hash", "output", "latency_ms", "reused_from"}
 	case agent.NowCommand, agent.UUIDCommand, agent.RandomCommand: // have an event of their own

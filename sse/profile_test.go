@@ -92,6 +92,8 @@ func sampleEvents(t testing.TB) []agent.Event {
 			ReusedFrom: &agent.ForkedFrom{RunID: "s", Sequence: 9}})},
 		{agent.RunReopened, "", "", 0, data(t, agent.RunReopenedData{Epoch: 2, Status: agent.FailedStatus, By: "local", Reason: "mended", Step: 1, Nodes: []int{1}, NodeIDs: []string{"say"}})},
 		{agent.CommandReopened, "say", "say", 1, data(t, agent.CommandReopenedData{Reason: "the run was resumed"})},
+		{agent.CommandEmitted, "find", "find", 1, emitted(agent.RetrievalCommand, "", &small)},
+		{agent.CommandCommitted, "find", "find", 1, committed(agent.RetrievalCommand, "", small)},
 	}
 	have := map[agent.EventType]bool{}
 	for _, s := range samples {

@@ -99,12 +99,22 @@ func TestHistories(t *testing.T) {
 			}
 			return model.Reply{Text: "42, and bad luck", Finish: model.FinishStop}, nil
 		},
+		"retrieval": func(_ context.Context, req model.Request) (model.Reply, error) {
+			if !strings.Contains(req.Messages[len(req.Messages)-1].Text, "handbook/7") {
+				return model.Reply{}, agent.Failed(agent.CodeModelFailed, "the prompt has no citation")
+			}
+			return model.Reply{Text: "See handbook/7.", Finish: model.FinishStop}, nil
+		},
 		"cancel": func(ctx context.Context, _ model.Request) (model.Reply, error) {
 			close(atWork)
 			<-ctx.Done()
 			return model.Reply{}, model.ContextError(ctx)
 		},
 	}, moody(t), mail(t))
+	_, err := s.ledger.AddDocuments(t.Context(), "local", []agent.Document{
+		{ID: "handbook/7", Text: "In any scenario, marmots whistle.", Language: "english", Metadata: json.RawMessage(`{"year": 2}`)},
+		{ID: "handbook/8", Text: "In no scenario do marmots sing.", Language: "english", Metadata: json.RawMessage(`{"year": 3}`)}})
+	require.NoError(t, err)
 	for _, c := range []struct {
 		name   string
 		mode   agent.Mode
@@ -123,6 +133,11 @@ func TestHistories(t *testing.T) {
 			double("d", "1", nil, "b", "c"), double("e", "1", nil, "c"), double("f", "1", func(n *agent.Node) {
 				n.When, n.OnError = "nodes.c.output.n == 2", agent.OnErrorContinue
 			})}, ends: agent.RunCompleted, events: []agent.EventType{agent.NodeSkipped, agent.NodeFailed}},
+		{name: "retrieval", mode: agent.ModePlan, nodes: []agent.Node{double("a", "1", nil),
+			{ID: "find", Kind: agent.RetrievalNode, Query: json.RawMessage(`{"$from": "/input"}`), Filter: json.RawMessage(`{"year": {"$from": "/nodes/a/output/n"}}`)},
+			{ID: "none", Kind: agent.RetrievalNode, Query: json.RawMessage(`{"$from": "/nodes/a/output"}`), OnError: agent.OnErrorContinue},
+			{ID: "say", Kind: agent.LLMNode, Prompt: "Cite.", Inputs: map[string]json.RawMessage{"found": json.RawMessage(`{"$from": "/nodes/find/output/documents"}`)}, DependsOn: []string{"none"}}},
+			ends: agent.RunCompleted, events: []agent.EventType{agent.CommandFailedType, agent.NodeFailed}},
 		{name: "failure", mode: agent.ModePlan, nodes: []agent.Node{
 			double("a", "13", func(n *agent.Node) { n.OnError = agent.OnErrorSkip }), double("b", "1", nil, "a"),
 			double("c", "13", func(n *agent.Node) { n.OnError = agent.OnErrorContinue }), double("d", "1", nil, "c"), double("e", "13", nil, "d")},

@@ -24,6 +24,7 @@ func Register(r worker.Registry, a *activities.Activities) {
 	bind(r, agent.RecordEffect, a.RecordEffect)
 	bind(r, agent.CallHTTP, a.CallHTTP)
 	bind(r, agent.Await, a.Await)
+	bind(r, agent.Retrieve, a.Retrieve)
 	bind(r, agent.CallWorkflow, a.CallWorkflow)
 	bind(r, agent.Evaluate, a.Evaluate)
 	bind(r, agent.Segment, a.Segment)

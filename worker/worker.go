@@ -37,6 +37,8 @@ type Config struct {
 	// Tools are those that the worker begins with. What comes on ToolChanges, if it is set, takes their place and is published again.
 	Tools       *tool.Set
 	ToolChanges <-chan *tool.Set
+	// Retriever searches documents for retrieval nodes; nil is the ledger, with the documents that the API was given.
+	Retriever activities.Retriever
 	// Policy, if set, is a policy in Go code: it is asked before a command that no rule of its run refuses.
 	Policy policy.Func
 	Log    *slog.Logger
@@ -77,7 +79,10 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.MaxConcurrentActivities == 0 {
 		cfg.MaxConcurrentActivities = 200
 	}
-	acts, err := activities.New(activities.Config{Ledger: cfg.Ledger, Models: cfg.Models, Tools: cfg.Tools, Workflows: starter{cfg.Temporal}, Policy: cfg.Policy,
+	if cfg.Retriever == nil {
+		cfg.Retriever = cfg.Ledger
+	}
+	acts, err := activities.New(activities.Config{Ledger: cfg.Ledger, Models: cfg.Models, Tools: cfg.Tools, Retriever: cfg.Retriever, Workflows: starter{cfg.Temporal}, Policy: cfg.Policy,
 		Log: cfg.Log, Stopping: ctx.Done(), At: cfg.At})
 	if err != nil {
 		return err

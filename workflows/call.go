@@ -67,6 +67,20 @@ func (e *execution) await(ctx workflow.Context, in agent.WaitCall, summary strin
 	return reply
 }
 
+func (e *execution) retrieve(ctx workflow.Context, in agent.RetrieveCall, summary string, rests rests) agent.Reply {
+	var reply agent.Reply
+	asked := policy.Command{Kind: agent.RetrievalCommand, Effect: classOf(agent.RetrievalCommand)}
+	settled := e.command(ctx, in.Call, asked, summary, rests, func(ctx workflow.Context, call agent.Call, opts workflow.ActivityOptions) (_ agent.Reply, err error) {
+		in.Call = call
+		reply, err = do(ctx, agent.Retrieve, in, opts)
+		return reply, err
+	})
+	if settled != nil {
+		return settled.Reply
+	}
+	return reply
+}
+
 func (e *execution) callWorkflow(ctx workflow.Context, in agent.WorkflowCall, name, summary string, rests rests) agent.Reply {
 	var reply agent.Reply
 	asked := policy.Command{Kind: agent.WorkflowCommand, Tool: name, Effect: classOf(agent.WorkflowCommand)}

@@ -26,6 +26,13 @@ func say(id string, after ...string) step {
 	return s
 }
 
+// find is a retrieval node.
+func find(id string, after ...string) step {
+	s := work(id, after...)
+	s.Kind, s.Tool, s.Timeout = agent.RetrievalNode, "", agent.DefaultRetrievalTimeout
+	return s
+}
+
 // send is a tool node that is external.
 func send(id string, after ...string) step {
 	s := work(id, after...)

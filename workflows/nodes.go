@@ -205,6 +205,8 @@ func (e *execution) runNode(ctx workflow.Context, i int) {
 		e.runReact(ctx, i)
 	case agent.WaitNode:
 		e.runWait(ctx, i)
+	case agent.RetrievalNode:
+		e.runRetrieval(ctx, i)
 	case agent.WorkflowNode:
 		e.runWorkflow(ctx, i)
 	default:

@@ -45,7 +45,7 @@ func anyPlan(t *rapid.T) (*agent.Shape, script) {
 				after = append(after, fmt.Sprintf("n%d", k))
 			}
 		}
-		n := rapid.SampledFrom([]func(string, ...string) step{work, send, say}).Draw(t, id+" kind")(id, after...)
+		n := rapid.SampledFrom([]func(string, ...string) step{work, send, say, find}).Draw(t, id+" kind")(id, after...)
 		n = n.tries(rapid.IntRange(0, 3).Draw(t, id+" tries"))
 		n = n.onError(rapid.SampledFrom([]agent.OnError{agent.OnErrorFail, agent.OnErrorContinue, agent.OnErrorSkip, agent.OnErrorSkip}).Draw(t, id+" on_error"))
 		for try := 1; try <= max(n.Tries, 1); try++ {

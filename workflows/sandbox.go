@@ -38,7 +38,7 @@ import (
 // classOf is the effect class of commands whose class no tool gives.
 func classOf(kind agent.CommandKind) agent.EffectClass {
 	switch kind {
-	case agent.PlanCommand, agent.ModelCommand, agent.WorkflowCommand:
+	case agent.PlanCommand, agent.ModelCommand, agent.WorkflowCommand, agent.RetrievalCommand:
 		return agent.Idempotent
 	case agent.WaitCommand:
 		return agent.Deterministic

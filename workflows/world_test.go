@@ -141,6 +141,7 @@ func newWorld(t testing.TB, in agent.RunInput, s script) *world {
 	register(w, agent.CallPlanner, func(in agent.PlannerCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callPlanner)
 	register(w, agent.CallModel, func(in agent.ModelCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callModel)
 	register(w, agent.CallTool, func(in agent.ToolCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callTool)
+	register(w, agent.Retrieve, func(in agent.RetrieveCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.retrieve)
 	register(w, agent.CallWorkflow, func(in agent.WorkflowCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.callWorkflow)
 	register(w, agent.Await, func(in agent.WaitCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.await)
 	register(w, agent.SettleCommand, func(in agent.SettleCall) (agent.Call, agent.Scope) { return in.Call, in.Scope }, w.settle)
@@ -292,6 +293,14 @@ func (w *world) callWorkflow(in agent.WorkflowCall) pending[agent.Reply] {
 
 func (w *world) callTool(in agent.ToolCall) pending[agent.Reply] {
 	p := w.command(in.Call, agent.ToolCommand, in.Tool, w.effectOf(in), 0)
+	return pending[agent.Reply]{p.takes, func() (agent.Reply, error) {
+		reply, _, err := p.end()
+		return reply, err
+	}}
+}
+
+func (w *world) retrieve(in agent.RetrieveCall) pending[agent.Reply] {
+	p := w.command(in.Call, agent.RetrievalCommand, "", agent.Idempotent, 0)
 	return pending[agent.Reply]{p.takes, func() (agent.Reply, error) {
 		reply, _, err := p.end()
 		return reply, err
@@ -631,7 +640,7 @@ func (w *world) commands() []string {
 	ids := []string{}
 	for _, c := range w.calls {
 		switch c.name {
-		case string(agent.CallPlanner), string(agent.CallModel), string(agent.CallTool), string(agent.CallWorkflow):
+		case string(agent.CallPlanner), string(agent.CallModel), string(agent.CallTool), string(agent.CallWorkflow), string(agent.Retrieve):
 			ids = append(ids, c.command)
 		}
 	}
