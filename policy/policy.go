@@ -214,9 +214,9 @@ func Check(p *agent.Policy) error {
 		}
 		for _, k := range r.Kinds {
 			switch k {
-			case agent.PlanCommand, agent.ModelCommand, agent.ToolCommand, agent.HTTPCommand, agent.RetrievalCommand:
+			case agent.PlanCommand, agent.ModelCommand, agent.ToolCommand, agent.HTTPCommand, agent.RetrievalCommand, agent.WorkflowCommand:
 			default:
-				return fmt.Errorf("rule %d: %q is not a kind of command: want plan, llm, tool, http or retrieval", i+1, k)
+				return fmt.Errorf("rule %d: %q is not a kind of command: want plan, llm, tool, http, retrieval or workflow", i+1, k)
 			}
 		}
 	}

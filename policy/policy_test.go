@@ -147,7 +147,7 @@ func TestCheck(t *testing.T) {
 	for want, rule := range map[string]agent.PolicyRule{
 		`rule 1: decision "inject": want execute, forbid or ask`:                                                {Decision: policy.Inject},
 		`rule 1: "odd" is not an effect class`:                                                                  {Effects: []agent.EffectClass{"odd"}, Decision: policy.Forbid},
-		`rule 1: "odd" is not a kind of command: want plan, llm, tool, http or retrieval`:                       {Kinds: []agent.CommandKind{"odd"}, Decision: policy.Forbid},
+		`rule 1: "odd" is not a kind of command: want plan, llm, tool, http, retrieval or workflow`:             {Kinds: []agent.CommandKind{"odd"}, Decision: policy.Forbid},
 		`rule 1: decision ask: only the calls of tools can be approved: the rule needs tools, or kinds: [tool]`: {Decision: policy.Ask, Effects: []agent.EffectClass{agent.External}},
 		`rule 1: when goes by the arguments of a tool: the rule needs tools, or kinds: [tool]`:                  {Decision: policy.Forbid, When: "true"},
 		`rule 1: expires: only a rule that asks can have it`:                                                    {Tools: []string{"*"}, Decision: policy.Forbid, Expires: 1},
